@@ -315,9 +315,9 @@ class Mix(local.Local):
   def _holds(self, source: int, iteration: int) -> bool:
     if source in self._dead:
       return False
-    count, heard = self._carrier.heard(source)
+    _, heard = self._carrier.heard(source)
     # All start equal, whatever the iteration number.
-    heard = max(heard, self._first) if count else self._first
+    heard = max(heard, self._first)
     return not mixing.may_begin(iteration, heard, self._tau)
 
   def _readmit(self) -> None:
@@ -344,7 +344,7 @@ class Mix(local.Local):
       self._staleness[source] = iteration - message.iteration
       self._largest_step = max(self._largest_step, message.largest_step)
       arrived.append(message.theta)
-    if not arrived or not np.isfinite(own).all():
+    if not arrived:
       return own
     self._mixtures += 1
     return self._with_maxima(

@@ -50,7 +50,7 @@ class Graph:
     found = {
       'ring': [1],
       'bidirectional_ring': [1, -1],
-      'exponential': [2**e for e in range(n.bit_length()) if 2**e < n],
+      'exponential': [2**e for e in range(n.bit_length())],
       'full': list(range(1, n)),
     }[self.topology]
     return list(dict.fromkeys(d % n for d in found if d % n))

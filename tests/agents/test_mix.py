@@ -126,13 +126,13 @@ def test_steps_without_a_mean_count_in_the_next_one(linear_learner):
   graph = mixing.Graph('ring', 2)
   exchange = mix.Mix(graph, 0, _Post(), tau=None, avg_period=1, average=average)
   learner = linear_learner(np.ones((1, 3)), exchange=exchange)
-  worker = types.SimpleNamespace(learner=learner, steps=0, over=lambda: False)
-  exchange.begin(worker)
-  for steps in (100, 300, 350):  # the first mean came too late
+  worker = types.SimpleNamespace(learner=learner, steps=40, over=lambda: False)
+  exchange.begin(worker)  # of a resumed run
+  for steps in (140, 340, 340, 390):  # the first mean came too late
     worker.steps = steps
     exchange.updated(None)
     exchange.sync()
-  assert weights == [100, 300, 50]
+  assert weights == [100, 300, 1, 50]  # of no steps at all one, not 0
 
 
 @pytest.mark.parametrize('averaged', [False, True])
@@ -161,3 +161,7 @@ def test_a_running_maximum_is_mixed_to_the_largest(linear_learner, averaged):
   np.testing.assert_allclose(
     learner.parameters(), [[9.0, 3.0 * half, 3.0 * half]]
   )
+  post.came[1] = mix.Message(2, np.float32([[5.0, 2.0, 2.0]]))
+  exchange.updated(None)
+  exchange.sync()
+  assert learner.parameters()[0, 0] == 9.0  # its own is the largest

@@ -17,6 +17,7 @@ GRAPHS = [
   ('exponential', 4, 1),
   ('exponential', 8, 1),
   ('exponential', 8, 2),
+  ('exponential', 9, 1),  # The bound depends on the order of the matrices.
   ('full', 4, 1),
   ('full', 4, 3),
   ('full', 7, 2),
@@ -165,5 +166,7 @@ def test_the_lock_counts_iterations():
 def test_peers_that_a_topology_has_not_are_refused():
   with pytest.raises(ValueError, match='must be from 1 to 1'):
     mixing.Graph('ring', 4, 2)
+  with pytest.raises(ValueError, match='must be from 1 to 1'):
+    mixing.Graph('bidirectional_ring', 2, 2)  # Both are the same worker.
   with pytest.raises(ValueError, match='is not known'):
     mixing.Graph('star', 4)

@@ -109,15 +109,17 @@ def test_the_row_without_a_dead_neighbour_is_renormalised():
   workers[0].iterate()
   assert workers[0].value == 1.5  # halves, not thirds
   # One that lives and has sent nothing new leaves its share to the own.
-  assert mixing.mix_row(np.float32([0.0]), [np.float32([3.0])], 2)[0] == 1.0
+  assert mixing.mix_row(np.float32([6.0]), [np.float32([3.0])], 2)[0] == 5.0
 
 
 def test_parameters_that_are_not_finite_are_refused_and_not_sent(caplog):
   (first, second), carriers = played.make_workers(
     mixing.Graph('ring', 2), tau=None
   )
-  second.learner.theta[:] = np.nan
+  second.learner.theta[:] = np.inf
   second.iterate()
+  with np.errstate(invalid='ignore'):
+    assert played.metrics(second)['distance_bound'] == 0.0
   assert carriers[0].newest(1) is None
   assert carriers[0].heard(1)[1] == 1  # its number has come all the same
   assert not carriers[0].receive(
@@ -137,6 +139,16 @@ def test_an_older_message_is_dropped():
   first.iterate()
   assert first.value == 1.0
   assert played.metrics(first)['staleness_from_1'] == 1 - 5
+
+
+def test_each_message_of_one_that_is_behind_is_mixed():
+  (first, _), carriers = played.make_workers(mixing.Graph('ring', 2), tau=None)
+  theta = np.full((1, SIZE), 4.0, np.float32)
+  for iteration, value in ((1, 2.0), (2, 3.0)):
+    assert not first.iterate()
+    carriers[0].receive(1, mix.Message(iteration, theta))
+    assert first.iterate()
+    assert first.value == value
 
 
 def test_what_comes_after_its_turn_is_mixed_when_the_turn_comes_again():
@@ -228,6 +240,57 @@ def test_who_is_started_again_waits_no_longer_than_the_others():
   assert played.metrics(worker)['neighbours_dead'] == 1
 
 
+def test_whoever_begins_further_on_than_a_neighbour_does_not_wait_for_it():
+  # All start equal, whatever the iteration number.
+  theta = np.full((1, SIZE), 7.0, np.float32)
+  carriers = []
+  carriers.extend(played.Direct(i, carriers) for i in range(2))
+  exchange = mix.Mix(
+    mixing.Graph('ring', 2),
+    0,
+    carriers[0],
+    tau=1,
+    ask=lambda: mix.Message(30, theta),
+  )
+  worker = played.Worker(exchange, again=True).begin()
+  carriers[0].receive(1, mix.Message(28))
+  carriers[0].wait = lambda *call: pytest.fail('It waits.')
+  worker.iterate()
+  assert played.metrics(worker)['gossip_iteration'] == 31
+
+
+@pytest.mark.parametrize('ends', [True, False])
+def test_one_that_was_never_heard_may_be_tracing_and_is_waited_for(ends):
+  carriers = []
+  carriers.extend(played.Direct(i, carriers) for i in range(2))
+  exchange = mix.Mix(
+    mixing.Graph('ring', 2), 0, carriers[0], tau=0, lock_timeout_s=0.05
+  )
+  worker = played.Worker(exchange).begin()
+  thread = threading.Thread(target=worker.iterate, daemon=True)
+  thread.start()
+  thread.join(0.5)
+  assert thread.is_alive()
+  if ends:
+    worker.stopped = True
+  else:
+    carriers[0].receive(1, mix.Message(1))
+  thread.join(60)
+  assert not thread.is_alive()
+  assert played.metrics(worker)['neighbours_dead'] == 0
+
+
+def test_the_bound_is_by_the_longest_step_so_far():
+  (first, *_), _ = played.make_workers(
+    mixing.Graph('ring', 3), step=2.0, tau=None
+  )
+  first.iterate()
+  bound = played.metrics(first)['distance_bound']
+  first._step = 1.0
+  first.iterate()
+  assert played.metrics(first)['distance_bound'] == bound > 0
+
+
 class _Neighbour:
   """Stands for the client of one that is at an iteration; None: it is dead."""
 
@@ -277,7 +340,18 @@ def test_the_slowest_never_waits_whatever_the_graph_and_the_bound():
 
 
 def test_a_member_that_broke_gets_what_a_neighbour_has_sent():
-  (first, _), carriers = played.make_workers(mixing.Graph('ring', 2), tau=None)
+  (first, *_), carriers = played.make_workers(
+    mixing.Graph('ring', 3), tau=None
+  )
   assert first.exchange.replacement(0) is None
-  carriers[0].receive(1, mix.Message(1, np.full((1, SIZE), 3, np.float32)))
+  carriers[0].receive(2, mix.Message(1, np.full((1, SIZE), 3, np.float32)))
   np.testing.assert_array_equal(first.exchange.replacement(0), [3] * SIZE)
+  # The change is not a step, so the bound does not rise by it.
+  first.learner.theta[:] = first.exchange.replacement(0)
+  first.exchange.reset_member(0)
+  first.iterate()
+  assert played.metrics(first)['distance_bound'] == 0.0
+  # Of several members it is the same one's.
+  both = np.repeat(np.float32([[3.0], [5.0]]), SIZE, axis=1)
+  carriers[0].receive(2, mix.Message(2, both))
+  np.testing.assert_array_equal(first.exchange.replacement(1), [5] * SIZE)
