@@ -92,7 +92,6 @@ class DefaultSupervision:
       overdue = self.idle >= self.idle_episodes
       if self.star is None or claim > self.claim_bar or overdue:
         self.trial, self.waiting = self.waiting, None
-        self.trial_returns, self.trial_in_flight = [], 0
     if self.trial is not None:
       begun = len(self.trial_returns) + self.trial_in_flight
       if begun < self.b + 1:
@@ -213,7 +212,7 @@ class LiteralSupervision:
 
   def next_episode(self) -> Ticket | None:
     if self.arrived is not None:
-      if self.loaded is not None and self.loaded != self.star:
+      if self.loaded != self.star:
         self.rejected += 1
       self.loaded, self.arrived, self.x = self.arrived, None, 0
     if self.loaded is None:

@@ -68,6 +68,8 @@ def test_who_has_other_parameters_claims_anew():
   for member in (0, 1):
     assert returns.finished(member, 100.0) is None
   returns.forget(0)
+  # Until its next episode nothing keeps theta_star from pulling it.
+  np.testing.assert_array_equal(returns.means, [np.nan, 100.0])
   assert returns.finished(0, 1.0) is None
   assert returns.finished(1, 50.0) == 75.0
   targets = explorers.TargetClaims(num_members=2)

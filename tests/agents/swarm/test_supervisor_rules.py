@@ -142,6 +142,20 @@ def test_a_candidate_below_the_claim_bar_waits_until_the_swarm_idles():
     assert ticket == supervisor_rules.Ticket('confirmation', 0)
     machine.finish(ticket, 0.0)
   assert machine.next_episode() == supervisor_rules.Ticket('trial', 1)
+  # The next one waits as long again.
+  machine.drop_trial()
+  assert machine.offer(2, 10.0)
+  assert machine.next_episode() == supervisor_rules.Ticket('confirmation', 0)
+
+
+def test_without_a_star_any_candidate_gets_a_trial():
+  # Nothing is confirmed, so it would wait for ever for the swarm to idle.
+  machine = _default()
+  machine.offer(0, 9.0)
+  machine.next_episode()
+  assert machine.drop_trial() == 0
+  assert machine.offer(1, 3.0)
+  assert machine.next_episode() == supervisor_rules.Ticket('trial', 1)
 
 
 def test_a_rejection_raises_the_claim_bar_and_changes_nothing_else():
@@ -164,7 +178,7 @@ def test_an_accepted_candidate_brings_its_own_claim_even_if_it_is_lower():
   machine = _with_star(claim=10.0, idle_episodes=1)
   machine.offer(1, 4.0)
   machine.finish(machine.next_episode(), 0.0)
-  assert _trial(machine, [5.0, 1.0, 6.0]) == supervisor_rules.Verdict(1, None)
+  assert _trial(machine, [1.5, 1.0, 6.0]) == supervisor_rules.Verdict(1, None)
   assert machine.claim_bar == 4.0
   # R_star was 1.5: two of the three returns are wins, and b is not exceeded.
   assert (machine.x, machine.c, machine.accepted) == (2, 0.0, 2)
@@ -184,6 +198,8 @@ def test_the_weight_stays_below_c_max():
   machine = _with_star((1.0, 1.0), k=2.0, c_max=0.3)
   assert math.atan(2 / 2) > 0.3
   assert machine.c == 0.3
+  # A swarm without a pull, as in an ablation.
+  assert _with_star((1.0, 1.0), k=2.0, c_max=0.0).c == 0.0
 
 
 def test_r_star_is_the_mean_of_the_last_window():
@@ -416,9 +432,9 @@ def test_a_config_that_cannot_work_is_refused(options, message):
 
 def test_the_config_chooses_the_machine():
   literal = supervisor_rules.make_supervision(
-    explorers.Config(supervisor='literal', b=4)
+    explorers.Config(supervisor='literal', b=20)  # It has no window.
   )
-  assert literal == supervisor_rules.LiteralSupervision(b=4, k=200.0)
+  assert literal == supervisor_rules.LiteralSupervision(b=20, k=200.0)
   default = supervisor_rules.make_supervision(
     explorers.Config(c_max=None, window=9)
   )
