@@ -38,11 +38,10 @@ def make(agent: base.Agent, combine: Combine | None) -> Callable[..., Step]:
     # Where squares are beyond float32, limits and optimizers would make it 0.
     norm = tf.norm(vector, axis=1, keepdims=True)
     finite = tf.math.is_finite(norm)
-    vector = tf.where(finite, vector, 0.0)
     if agent.max_gradient_norm is not None:
       # The factor is 1 for a zero gradient, which stays zero.
       vector *= agent.max_gradient_norm / tf.maximum(
-        tf.where(finite, norm, 0.0), agent.max_gradient_norm
+        norm, agent.max_gradient_norm
       )
     # A batch without experience, such as one of stale blocks, has a gradient of
     # exactly 0. It moves nothing; by momentum it would.

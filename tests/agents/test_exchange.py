@@ -144,18 +144,19 @@ def test_inertia_adds_its_share_of_the_last_displacement(linear_learner):
     )
 
 
-def test_a_skipped_member_keeps_its_velocity(linear_learner):
-  learner = linear_learner(
-    np.zeros((2, 3)), exchange=pull_exchange.Pull(inertia=0.5)
-  )
+def test_a_skipped_member_keeps_its_velocity_and_is_not_pulled(linear_learner):
+  pull = pull_exchange.Pull(inertia=0.5)
+  learner = linear_learner(np.zeros((2, 3)), exchange=pull)
+  pull.set_star(np.full(3, -100.0), 0.05)
   ones = np.ones((1, 2, 3), np.float32)
   learner.step(tf.constant(ones))
-  before = learner.save()['velocity']
+  before = learner.save()
   ones[0, 1] = NAN
   learner.step(tf.constant(ones))
-  after = learner.save()['velocity']
-  np.testing.assert_array_equal(after[1], before[1])
-  assert (after[0] < before[0]).all()
+  after = learner.save()
+  for name in ('theta', 'velocity'):
+    np.testing.assert_array_equal(after[name][1], before[name][1])
+  assert (after['theta'][0] < before['theta'][0]).all()
 
 
 def test_a_replaced_member_starts_at_rest(linear_learner):
@@ -194,6 +195,12 @@ def test_each_member_is_pulled_by_its_own_weight(linear_learner, fix_draws):
   np.testing.assert_allclose(
     learner.parameters(), [[0, 0], [0.1, 0.2], [0.2, 0.4]]
   )
+
+
+def test_a_limit_of_zero_pulls_nobody():
+  theta, step = np.ones((2, 3), np.float32), np.full((2, 3), 0.5, np.float32)
+  found = pull_exchange.swarm_step(theta, step, 9.0, 0.7, 0.5, 0.0)
+  np.testing.assert_array_equal(found, step)
 
 
 def test_a_star_of_another_network_is_not_taken(linear_learner):

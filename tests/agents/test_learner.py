@@ -185,6 +185,25 @@ def test_a_gradient_of_zero_moves_nothing_not_by_momentum_either(
     assert (after[name][0] != before[name][0]).all(), name
 
 
+def test_delayed_parameters_stay_too_where_nothing_moves(
+  linear_learner, monkeypatch
+):
+  kind = type(linear_learner(np.ones((1, 3))).agent)
+  monkeypatch.setattr(kind, 'delayed', np.array([False, True, True]))
+  monkeypatch.setattr(kind, 'due', lambda self, made: True, raising=False)
+  learner = linear_learner(np.ones((3, 3)), optimizer=optimizers.Adam())
+  gradient = np.ones((1, 3, 3), np.float32)
+  learner.step(tf.constant(gradient))
+  before = learner.save()
+  gradient[0, 1] = 0.0
+  gradient[0, 2, 0] = NAN
+  learner.step(tf.constant(gradient))
+  after = learner.save()
+  for name in ('theta', 'slot_0', 'slot_1', 'steps'):
+    np.testing.assert_array_equal(after[name][1:], before[name][1:], name)
+    assert (after[name][0] != before[name][0]).all(), name
+
+
 def test_places_without_a_transition_do_not_teach(agent):
   packed = _packed(BATCH, 2)
   blanks = packed[..., LAYOUT.slices.weight.start] == 0
@@ -208,6 +227,38 @@ def test_a_batch_without_transitions_gives_no_gradient(agent):
   learner = _learner(agent, _theta(agent)[:2], RATES[:2])
   gradient = learner.gradient(tf.constant(packed.swapaxes(0, 1)))
   np.testing.assert_array_equal(gradient.vector, np.zeros_like(gradient.vector))
+
+
+def test_statistics_are_taken_where_they_and_the_gradient_are_finite(
+  linear_learner, monkeypatch
+):
+  learner = linear_learner(np.ones((3, 3)))
+  kind = type(learner.agent)
+  loss, seen = kind.loss, tf.constant([7.0])
+
+  def with_statistics(self, variables, *rest):
+    out = loss(self, variables, *rest)
+    # Not finite where the gradient is above 1.
+    broken = out.metrics['largest_gradient'] > 1.0
+    return out._replace(statistics={'first': tf.where(broken, NAN, seen)})
+
+  monkeypatch.setattr(kind, 'loss', with_statistics)
+  learner.step(tf.constant([[[1, 1, 1], [1, NAN, 1], [1, 2, 1]]], tf.float32))
+  np.testing.assert_allclose(
+    learner.parameters(), [[7, 0.9, 0.9], [1, 1, 1], [0.9, 0.8, 0.9]]
+  )
+
+
+def test_a_target_that_acts_stays_when_theta_is_set(
+  linear_learner, monkeypatch
+):
+  kind = type(linear_learner(np.ones((1, 3))).agent)
+  monkeypatch.setattr(kind, 'serve_target', True)
+  learner = linear_learner(np.ones((1, 3)))
+  learner.step(tf.ones((1, 1, 3)))
+  learner.set_parameters(np.full((1, 3), 5.0))
+  np.testing.assert_array_equal(learner.parameters(), np.full((1, 3), 5.0))
+  np.testing.assert_array_equal(learner.acting(), np.ones((1, 3)))
 
 
 def test_targets_follow_every_period_updates(linear_learner):
@@ -268,7 +319,8 @@ def test_a_member_skips_a_gradient_that_is_not_finite_alone(linear_learner):
 
 def test_a_member_whose_parameters_overflowed_is_reported(linear_learner):
   learner = linear_learner(np.ones((2, 3)), [1.0, 1e30])
-  gradient = np.full((1, 2, 3), 1e18, np.float32)
+  gradient = np.zeros((1, 2, 3), np.float32)
+  gradient[..., 0] = 1e18  # One parameter is enough.
   learner.step(tf.constant(gradient))
   # It is seen at the first update that it has to skip.
   gradient[0, 1] = NAN
@@ -282,7 +334,7 @@ def test_learning_ends_after_a_hundred_skips_in_a_row(linear_learner):
   bad[:, 1] = NAN
   almost = bad.copy()
   almost[-1] = 0.0
-  for gradients in (bad, almost, bad):
+  for gradients in (bad, almost, bad, np.zeros_like(bad), bad):
     learner.step(tf.constant(gradients))
   with pytest.raises(
     learner_lib.LearnerFault,
@@ -322,6 +374,7 @@ def test_a_replaced_member_starts_anew_and_the_others_do_not(linear_learner):
     learner.step(tf.constant(rng.normal(size=(1, 3, 4)), tf.float32))
   before, new = learner.save(), rng.normal(size=4).astype(np.float32)
   learner.set_member(1, new)
+  np.testing.assert_array_equal(learner.parameters()[1], new)
   after = learner.save()
   for name in ('theta', 'target', 'slot_0', 'slot_1', 'steps'):
     np.testing.assert_array_equal(after[name][::2], before[name][::2])
@@ -395,6 +448,7 @@ def test_what_an_exchange_did_not_keep_before_begins_fresh(
   learner = linear_learner(
     np.zeros((2, 3)), exchange=pull_exchange.Pull(**options)
   )
+  assert not learner.parameters().any()
   learner.restore(saved)
   np.testing.assert_array_equal(learner.parameters(), np.ones((2, 3)))
   (name,) = learner.save().keys() - saved.keys()
