@@ -177,6 +177,23 @@ def test_a_target_follows_the_updates_of_all_learners(linear_learner):
     assert same == follows, jump
 
 
+def test_the_target_of_a_restored_learner_follows_from_its_version_on(
+  linear_learner,
+):
+  server = Server(np.zeros(2))
+  exchange = remote_apply.RemoteApply(server)
+  learner = linear_learner(
+    np.zeros((1, 2)), exchange=exchange, target_update=base.TargetUpdate(100)
+  )
+  learner.restore({**learner.save(), 'server_version': np.array(150)})
+  exchange.begin(Worker(learner, 0))
+  for jump, follows in ((160, False), (200, True)):
+    server.jump = jump
+    learner.step(tf.ones((1, 1, 2)))
+    saved = learner.save()
+    assert np.array_equal(saved['target'], saved['theta']) == follows
+
+
 def test_a_soft_target_follows_as_often_as_there_were_updates(linear_learner):
   server = Server([1.0], rate=0.0)
   learner = linear_learner(
@@ -193,10 +210,15 @@ class Statistics(remote_apply.RemoteApply):
   """Adds a statistic to each gradient: what stands there, and more."""
 
   more = 1.0
+  stopped = False
+  name, place = 'first', slice(0, 1)
 
   def meet(self, learner, gradient):
-    first = learner.theta[:, :1] + self.more
-    return super().meet(learner, gradient._replace(statistics={'first': first}))
+    new = learner.theta[:, self.place] + self.more
+    gradient = gradient._replace(
+      statistics={self.name: new}, stopped=np.array([self.stopped])
+    )
+    return super().meet(learner, gradient)
 
 
 def test_what_is_not_learned_by_gradient_comes_as_the_server_has_it(
@@ -222,6 +244,25 @@ def test_what_has_not_moved_is_not_sent(linear_learner):
     learner.step(tf.ones((1, 1, 3)))
   sent = [list(message.statistics) for message in server.messages]
   assert sent == [[], [], [0]]
+
+
+def test_a_statistic_goes_to_its_place_also_from_an_update_that_is_stopped(
+  linear_learner,
+):
+  server = Server([0.25, 0.5, 0.75])
+  exchange = Statistics(server)
+  exchange.name, exchange.place = 'rest', slice(1, 3)
+  learner = linear_learner(np.zeros((1, 3)), exchange=exchange)
+  exchange.begin(Worker(learner, 0))
+  for exchange.more, exchange.stopped in ((0.0, False), (1.0, True)):
+    learner.step(tf.ones((1, 1, 3)))
+  first, second = server.messages
+  assert first.vector is not None and not first.statistics
+  assert second.vector is None
+  ((start, value),) = second.statistics.items()
+  assert start == 1
+  np.testing.assert_allclose(value, [1.4, 1.65])
+  np.testing.assert_allclose(learner.parameters(), [[0.15, 0.4, 0.65]])
 
 
 class Losses(remote_apply.RemoteApply):
