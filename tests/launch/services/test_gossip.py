@@ -340,9 +340,7 @@ def test_the_slowest_never_waits_whatever_the_graph_and_the_bound():
 
 
 def test_a_member_that_broke_gets_what_a_neighbour_has_sent():
-  (first, *_), carriers = played.make_workers(
-    mixing.Graph('ring', 3), tau=None
-  )
+  (first, *_), carriers = played.make_workers(mixing.Graph('ring', 3), tau=None)
   assert first.exchange.replacement(0) is None
   carriers[0].receive(2, mix.Message(1, np.full((1, SIZE), 3, np.float32)))
   np.testing.assert_array_equal(first.exchange.replacement(0), [3] * SIZE)
