@@ -108,7 +108,9 @@ def ray_at(
       }
       output.say('ray: a local Ray is started')
     try:
-      with warnings.catch_warnings(), _own_handlers(), longer_start():
+      # A cluster that is joined has answered already.
+      start = contextlib.nullcontext() if address else longer_start()
+      with warnings.catch_warnings(), _own_handlers(), start:
         # Of what GPUs a node without any will see in a later version.
         warnings.simplefilter('ignore', FutureWarning)
         ray.init(**common)
