@@ -66,7 +66,7 @@ def short(value: Any) -> str:
   if not is_number(value):
     return _NONE
   for limit, unit in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
-    if abs(value) >= limit:
+    if abs(value) >= 0.9995 * limit:  # 999,960 is not 1000k
       scaled = value / limit
       digits = 0 if abs(scaled) >= 100 else 1
       return f'{scaled:.{digits}f}'.removesuffix('.0') + unit
