@@ -87,10 +87,14 @@ def _figure(monkeypatch, run):
 
 
 def _lines(monkeypatch, run):
-  """Label of each line of the upper panel to its points."""
+  """Label of each line of the upper panel to its points; and the pull's."""
+  top, *low = _figure(monkeypatch, run).axes
+  lines = {line.get_label(): line for line in top.lines}
+  for axes in low:
+    (lines['pull'],) = axes.lines
   return {
-    line.get_label(): list(zip(*line.get_data(), strict=True))
-    for line in _figure(monkeypatch, run).axes[0].lines
+    label: list(zip(*line.get_data(), strict=True))
+    for label, line in lines.items()
   }
 
 
@@ -127,6 +131,8 @@ def test_the_record_is_what_was_confirmed_not_what_was_accepted(
   lines = _lines(monkeypatch, run)
   # By the steps of each of the four members.
   assert lines['$R^*$'] == [(100.0, -70.0), (200.0, -120.0)]
+  # The weight also changes between publications.
+  assert lines['pull'] == [(50.0, 0.0), (100.0, 0.0), (200.0, 0.01)]
   (new,) = [points for label, points in lines.items() if 'new' in label]
   assert new == [(100.0, -70.0)]
   assert lines['supervisor, trials'] == [(99.0, -70.0)]
