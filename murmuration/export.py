@@ -12,6 +12,7 @@ The Python file needs nothing but NumPy: `from policy import policy`.
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 import io
 import json
 import pathlib
@@ -71,6 +72,7 @@ def main() -> int:
       args.format,
       args.to and pathlib.Path(args.to),
       args.score,
+      tell=print,
     )
   except (ValueError, OSError) as e:
     return commands.refuse(e)
@@ -101,6 +103,7 @@ def export(
   format: str = 'numpy',
   to: pathlib.Path | None = None,
   score: int | None = None,
+  tell: Callable[[str], None] = lambda unused: None,
   **about: Any,
 ) -> pathlib.Path:
   """Writes the best policy of a run.
@@ -110,6 +113,7 @@ def export(
     format: 'numpy', 'savedmodel' or 'onnx'.
     to: the file (.py, or .npz without code), or SavedModel's directory.
     score: episodes to play, for `scored`; None plays none.
+    tell: is told the score.
     **about: what else it is to say of itself.
 
   Returns:
@@ -132,6 +136,12 @@ def export(
   if format == 'savedmodel' and to.exists():
     raise FileExistsError(f'{to} is there already. Give another name.')
   more = scored(run, kept, score) if score else {}
+  if more:
+    low, high = more['interval']
+    tell(
+      f'mean return {more["score"]:.1f} [{low:.1f}, {high:.1f}] over '
+      f'{more["episodes"]} episodes'
+    )
   data = packed(kept, **more, **about)
   to.parent.mkdir(parents=True, exist_ok=True)
   if format == 'savedmodel':

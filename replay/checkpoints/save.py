@@ -270,5 +270,11 @@ def _locked(root: pathlib.Path):
   """Allows one save or restore at a time; the lock ends with the process."""
   with open(root / _LOCK, 'w') as file:
     with contextlib.suppress(OSError):  # the file system has no locks
-      fcntl.flock(file, fcntl.LOCK_EX)
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        _logger.warning(
+          'Something else saves or restores %s: this waits for its end.', root
+        )
+        fcntl.flock(file, fcntl.LOCK_EX)
     yield

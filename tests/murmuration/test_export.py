@@ -265,6 +265,20 @@ def test_a_score_has_the_interval_of_its_mean(tmp_path, monkeypatch):
   assert (found['seed'], found['command']) == (3, 'it')
 
 
+def test_a_score_is_told(tmp_path, monkeypatch, capsys):
+  run = run_directory.create(tmp_path / 'run', {'seed': 3}, {}, command='it')
+  result = evaluation.VectorResult(np.array([1.0, 2.0, 3.0, 6.0]), 0)
+  monkeypatch.setattr(playing, 'load', lambda run: _named('dqn'))
+  monkeypatch.setattr(playing, 'evaluate', lambda *unused: result)
+  monkeypatch.setattr(sys, 'path', [*sys.path])
+  monkeypatch.setattr(sys, 'argv', ['export', str(run.path), '--score=4'])
+  assert export.main() == 0
+  assert capsys.readouterr().out.splitlines() == [
+    'mean return 3.0 [0.9, 5.1] over 4 episodes',
+    str(run.path / 'policy.py'),
+  ]
+
+
 def test_a_score_that_cannot_be_is_a_sentence(tmp_path, monkeypatch, capsys):
   def broken(*unused):
     raise environments.EnvironmentFault('step 3 returned NaN')

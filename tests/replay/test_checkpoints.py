@@ -1,5 +1,6 @@
 """Checkpoints: whole or not at all, and restored by the code's settings."""
 
+from concurrent import futures
 import contextlib
 import logging
 import os
@@ -290,6 +291,20 @@ def test_without_a_checkpoint_it_starts_empty_and_says_so(
   assert after.restored is None
   assert info_of(after).current_size == 0
   assert 'replay starts empty' in caplog.text
+
+
+def test_who_waits_for_another_save_says_so(serve, tmp_path, caplog):
+  root = tmp_path / 'replay'
+  root.mkdir()
+  with futures.ThreadPoolExecutor() as pool:
+    with checkpoints._locked(root):
+      opened = pool.submit(serve, prioritized())
+      deadline = time.monotonic() + 60
+      while f'saves or restores {root}' not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+      assert not opened.done()
+    assert opened.result(60).restored is None
 
 
 def test_the_leftovers_of_a_killed_save_are_not_restored(serve, tmp_path):

@@ -3,7 +3,6 @@
 import contextlib
 
 from matplotlib import figure
-import matplotlib.image
 import numpy as np
 import pytest
 
@@ -11,6 +10,7 @@ from run_records import curves
 from run_records import metrics
 from run_records import plots
 from run_records import run_directory
+from tests import pictures
 
 
 def _run(
@@ -47,14 +47,6 @@ def _evaluation(per_member, mean, members=4):
   }
 
 
-def _picture(path):
-  """The PNG's pixels [H, W, 4]; fails if it is blank."""
-  pixels = matplotlib.image.imread(path)
-  packed = (255 * pixels).astype(np.uint8).view(np.uint32)  # as one number
-  assert len(np.unique(packed)) > 20
-  return pixels
-
-
 def test_a_swarms_run_is_drawn_with_its_record_and_pull(tmp_path):
   run = _run(
     tmp_path / 'a',
@@ -67,7 +59,7 @@ def test_a_swarms_run_is_drawn_with_its_record_and_pull(tmp_path):
   )
   path = plots.learning_curve(run)
   assert path == run / 'learning_curve.png'
-  assert _picture(path).shape[1] == 1260
+  assert pictures.read(path).shape[1] == 1260
 
 
 def _figure(monkeypatch, run):
@@ -82,7 +74,7 @@ def _figure(monkeypatch, run):
       yield figure
 
   monkeypatch.setattr(plots, 'canvas', watched)
-  _picture(plots.learning_curve(run))
+  pictures.read(plots.learning_curve(run))
   return figures[0]
 
 
@@ -193,7 +185,7 @@ def test_of_a_long_run_a_part_of_each_nodes_rows_is_kept(tmp_path, monkeypatch):
 def test_a_plain_agents_run_is_drawn_without_a_swarm(tmp_path):
   rows = [{'actor_steps': 5, 'return_mean': 1.0}]
   run = _run(tmp_path / 'a', rows, environment='Unknown-v0')
-  _picture(plots.learning_curve(run, tmp_path / 'out' / 'b.png'))
+  pictures.read(plots.learning_curve(run, tmp_path / 'out' / 'b.png'))
 
 
 def test_a_run_that_was_never_evaluated_has_no_curve(tmp_path):

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import shlex
 
-import matplotlib.image
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from studies import plots as study_plots
 from studies import results as study_command
 from studies import summaries as study_results
 from studies import tables as study_table
+from tests import pictures
 
 BUDGET = 1000
 RANDOM = statistics.REFERENCES['CartPole-v1'].random
@@ -326,13 +326,6 @@ def test_what_supervisors_rejected_is_summed_over_the_seeds(
   assert 'candidates' not in results['variants']['New']
 
 
-def _picture(path):
-  pixels = matplotlib.image.imread(path)
-  packed = (255 * pixels).astype(np.uint8).view(np.uint32)  # as one number
-  assert len(np.unique(packed)) > 20
-  return pixels
-
-
 @pytest.mark.long
 def test_the_picture_has_a_panel_by_steps_and_one_by_seconds(tmp_path):
   groups = {label: system.curves for label, system in SYSTEMS.items()}
@@ -340,7 +333,9 @@ def test_the_picture_has_a_panel_by_steps_and_one_by_seconds(tmp_path):
   two = study_plots.compare_curves(
     groups, tmp_path / 'two.png', budget=BUDGET, seconds=3.5, threshold=100.0
   )
-  assert _picture(one).shape[1] == 1260 and _picture(two).shape[1] == 1890
+  assert (
+    pictures.read(one).shape[1] == 1260 and pictures.read(two).shape[1] == 1890
+  )
 
 
 def test_a_curve_ends_where_its_system_did(tmp_path, monkeypatch):
@@ -427,7 +422,7 @@ def test_a_study_s_own_random_policy_and_budgets_are_drawn(
   (options,) = asked
   assert options['random'] == RANDOM
   assert options['budgets'] == {'DQN': BUDGET, 'New': 500}
-  _picture(tmp_path / 'learning_curves.png')
+  pictures.read(tmp_path / 'learning_curves.png')
 
 
 def test_nothing_to_draw_is_said(tmp_path):
