@@ -161,7 +161,7 @@ def _actors() -> study_plan.Study:
 
 STUDIES = (
   study_plan.solves('impala:cartpole', 'IMPALA', 200_000, 475.0, 10),
-  study_plan.solves('impala:acrobot', 'IMPALA', 400_000, -90.0, 5),
+  study_plan.solves('impala:acrobot', 'IMPALA', 400_000, -90.0, 10),
   _impass('hopper', 300_000, 30_000, 800.0),
   _impass('swimmer', 300_000, 40_000, 30.0),
   _impass('humanoid_standup', 300_000, 40_000, 60_000.0),

@@ -148,7 +148,7 @@ def _evolution(preset: str, budget: int, threshold: float) -> study_plan.Study:
     environment=study_plan.environment_of(f'es_mlp:{preset}'),
     budget=budget,
     threshold=threshold,
-    seeds=5,
+    seeds=10,
     variants={
       'ES': study_plan.Variant((f'es_mlp:{preset}', _NETWORK)),
       'PPO': study_plan.Variant((f'ppo:{preset}', _NETWORK)),
@@ -164,7 +164,7 @@ def _evolution(preset: str, budget: int, threshold: float) -> study_plan.Study:
     },
     baseline='ES',
     timed=True,
-    goals=(study_plan.Goal('ES', threshold, reached=5, seeds=5),),
+    goals=(study_plan.Goal('ES', threshold, reached=10, seeds=10),),
   )
 
 
@@ -238,13 +238,13 @@ STUDIES = (
   _evolution('cartpole', 300_000, 475.0),
   _evolution('inverted_pendulum', 500_000, 950.0),
   *(
-    study_plan.solves(f'{agent}:{preset}', label, budget, last, 5, reached)
-    for agent, label, preset, budget, last, reached in (
-      ('a3c', 'A3C', 'cartpole', 300_000, 450.0, 4),
-      ('a3c', 'A3C', 'acrobot', 500_000, -120.0, 4),
-      ('a3c', 'A3C', 'inverted_pendulum', 400_000, 800.0, 3),
-      ('es_mlp', 'ES', 'acrobot', 1_000_000, -110.0, 4),
-      ('es_mlp', 'ES', 'swimmer', 2_000_000, 100.0, 3),
+    study_plan.solves(f'{agent}:{preset}', label, budget, last, seeds, reached)
+    for agent, label, preset, budget, last, seeds, reached in (
+      ('a3c', 'A3C', 'cartpole', 300_000, 450.0, 10, 8),
+      ('a3c', 'A3C', 'acrobot', 500_000, -120.0, 5, 4),
+      ('a3c', 'A3C', 'inverted_pendulum', 400_000, 800.0, 10, 6),
+      ('es_mlp', 'ES', 'acrobot', 1_000_000, -110.0, 10, 8),
+      ('es_mlp', 'ES', 'swimmer', 2_000_000, 100.0, 5, 3),
     )
   ),
 )
