@@ -29,6 +29,7 @@ from launch import rpc
 from launch.services.inference import transport
 
 _logger = logging.getLogger(__name__)
+_NAME = 'murmuration-gossip'
 _POLL_S = 2e-4
 _RETRY_S = 0.1
 _LOOK_S = 0.5  # between two checks whether a receiver's process has ended
@@ -158,6 +159,8 @@ class _Link:
     except OSError:
       return  # The process has just ended.
     try:
+      if not os.readlink(f'/proc/self/fd/{own}').startswith(f'/memfd:{_NAME}'):
+        return  # Closed since: another file has its number.
       slots = Slots(own, self._workers, self._shape)
       with self._lock:
         self._slots, self._pid = slots, pid
@@ -188,7 +191,7 @@ class SharedMemoryCarrier:
     return 0 if self._slots is None else int(self._slots.headers['count'].sum())
 
   def start(self, shape: tuple[int, ...]) -> None:
-    fd = os.memfd_create('murmuration-gossip')
+    fd = os.memfd_create(_NAME)
     nbytes = self._workers * (_HEADER.itemsize + 4 * int(np.prod(shape)))
     os.ftruncate(fd, nbytes)
     self._slots, self._fd = Slots(fd, self._workers, shape), fd

@@ -150,6 +150,27 @@ def test_the_memory_of_a_receiver_that_came_back_is_found():
     carrier.close()
 
 
+def test_another_file_at_the_number_of_the_memory_is_left_alone(tmp_path):
+  """As where the receiver closes its memory between answer and opening."""
+  kept = bytes(100_000)
+  (tmp_path / 'file').write_bytes(kept)
+  host, pid = gossip_memory._host(), os.getpid()
+  with open(tmp_path / 'file', 'r+b') as file:
+    answers = []
+
+    class Node:
+      def gossip_memory(self):
+        answers.append((host, pid, file.fileno()))
+        return answers[-1]
+
+    carrier = gossip_memory.SharedMemoryCarrier(0, 2, {1: Node()})
+    carrier.start((1, SIZE))
+    carrier.send([1], _message(1, 1.0))
+    _until(lambda: len(answers) > 1)  # It asks again.
+    carrier.close()
+  assert (tmp_path / 'file').read_bytes() == kept
+
+
 def test_memory_of_another_process_id_namespace_is_not_looked_for(
   monkeypatch, caplog
 ):
