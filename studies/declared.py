@@ -316,7 +316,7 @@ _ALL = (
       ('inverted_pendulum', 100_000, 1000.0, 10, 10),
       # Near published results after as many steps (docs/agents/ppo.md).
       ('hopper', 1_000_000, 2000.0, 5, 4),
-      ('half_cheetah', 1_000_000, 3000.0, 10, 8),
+      ('half_cheetah', 1_000_000, 3000.0, 5, 4),
       ('walker2d', 1_000_000, 2000.0, 5, 4),
     )
   ),

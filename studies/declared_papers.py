@@ -141,14 +141,16 @@ def _gorila_others() -> study_plan.Study:
   )
 
 
-def _evolution(preset: str, budget: int, threshold: float) -> study_plan.Study:
+def _evolution(
+  preset: str, budget: int, threshold: float, seeds: int
+) -> study_plan.Study:
   """Evolution strategies against the swarm and PPO, at equal total steps."""
   return study_plan.Study(
     name=f'evolution_{preset}',
     environment=study_plan.environment_of(f'es_mlp:{preset}'),
     budget=budget,
     threshold=threshold,
-    seeds=10,
+    seeds=seeds,
     variants={
       'ES': study_plan.Variant((f'es_mlp:{preset}', _NETWORK)),
       'PPO': study_plan.Variant((f'ppo:{preset}', _NETWORK)),
@@ -164,7 +166,7 @@ def _evolution(preset: str, budget: int, threshold: float) -> study_plan.Study:
     },
     baseline='ES',
     timed=True,
-    goals=(study_plan.Goal('ES', threshold, reached=10, seeds=10),),
+    goals=(study_plan.Goal('ES', threshold, reached=seeds, seeds=seeds),),
   )
 
 
@@ -235,8 +237,8 @@ STUDIES = (
   _workers(),
   _from_start('pendulum', 1_000_000, -300.0, 8),
   _from_start('reacher', 2_000_000, -6.0),
-  _evolution('cartpole', 300_000, 475.0),
-  _evolution('inverted_pendulum', 500_000, 950.0),
+  _evolution('cartpole', 300_000, 475.0, 10),
+  _evolution('inverted_pendulum', 500_000, 950.0, 5),
   *(
     study_plan.solves(f'{agent}:{preset}', label, budget, last, seeds, reached)
     for agent, label, preset, budget, last, seeds, reached in (
