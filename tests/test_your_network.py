@@ -20,10 +20,17 @@ PAGE = pathlib.Path(__file__).resolve().parents[1] / 'docs/your_network.md'
 
 
 @pytest.fixture
-def two_parts(tmp_path, monkeypatch):
-  (code,) = re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
-  (tmp_path / 'two_parts.py').write_text(code)
-  monkeypatch.syspath_prepend(tmp_path)
+def modules(tmp_path):
+  """A directory with the page's modules."""
+  codes = re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
+  for name, code in zip(('two_parts', 'my_ppo'), codes, strict=True):
+    (tmp_path / f'{name}.py').write_text(code)
+  return tmp_path
+
+
+@pytest.fixture
+def two_parts(modules, monkeypatch):
+  monkeypatch.syspath_prepend(modules)
   yield importlib.import_module('two_parts')
   monkeypatch.delitem(sys.modules, 'two_parts')
 
@@ -93,3 +100,15 @@ def test_the_page_s_agent_goes_on_a_topology_by_its_name(two_parts, topology):
 def test_the_settings_that_the_page_names_are_there(agent, named):
   there = settings.names(registry.agent(agent).config)
   assert set(named.split()) <= set(there)
+
+
+def test_ppo_trains_with_the_page_s_network(modules, start_run):
+  run = start_run(
+    'my_ppo:TwoPartPPO',
+    '--config.environment=CartPole-v1',
+    '--config.run.steps_per_agent=2000',
+    '--config.run.target_return=None',
+    modules=modules,
+  )
+  assert run.wait() == 0, run.output
+  run.assert_no_traceback()
