@@ -16,8 +16,7 @@ from collections.abc import Iterable
 import dataclasses
 import itertools
 import operator
-from typing import Annotated, Any, Literal, NamedTuple
-import zlib
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +30,6 @@ _STATE = ('normalizer', 'priority')
 _BLOCK = 256  # rows of noise in memory at once
 _KEPT_SHARE = 0.75  # of policies still playing, at which ended ones are dropped
 _CHUNK = 1 << 20  # numbers of the table that are drawn at once, as float64
-_CHECKED = 1000  # numbers of the table that the checksum covers
 _NO_DEVIATION = 0.1  # smallest standard deviation; starter code
 
 
@@ -48,9 +46,6 @@ class Config:
   # P, pairs of perturbed policies in a generation; starter code: 5,000. A run
   # ends with a whole one, nearly all of which may lie beyond its budget.
   population: settings.Whole = 20
-  # Least environment steps of a generation; populations are added until it has
-  # them. Starter code: 100,000.
-  min_steps: settings.Count = 0
   pairs_per_task: settings.Whole = 10  # pairs in a task of one worker
   # Environments of a worker, stepped together. One that ends an episode begins
   # the next one of the task.
@@ -73,12 +68,6 @@ class Config:
   # Share of episodes whose observations enter the normalizer's statistics;
   # starter code: 0.01, of 10,000 episodes.
   obs_stat_prob: settings.Fraction = 0.25
-  # Share of tasks that also play theta once without noise, for the log; starter
-  # code: 0.003 of episodes.
-  eval_prob: settings.Fraction = 0.0
-  # What workers receive after a generation: 'theta', or all 'returns', from
-  # which each one computes the same update (Algorithm 2 of the paper).
-  broadcast: Literal['theta', 'returns'] = 'theta'
   # Numbers in the table of noise, float32; starter code: 250,000,000.
   table_size: Annotated[int, settings.whole(1, 2**31 - 1)] = 2_000_000
   # Of the table of noise; starter code: 123.
@@ -91,12 +80,12 @@ class Config:
 
   @property
   def tasks(self) -> int:
-    """Number of tasks in a population."""
+    """Number of tasks in a generation."""
     return -(-self.population // self.pairs_per_task)
 
   def pairs(self, task: int) -> int:
-    """Number of pairs in a task; later populations repeat the first."""
-    before = task % self.tasks * self.pairs_per_task
+    """Number of pairs in a task."""
+    before = task * self.pairs_per_task
     return min(self.pairs_per_task, self.population - before)
 
 
@@ -110,11 +99,6 @@ def noise_table(seed: int, size: int) -> np.ndarray:
     part = table[start : start + _CHUNK]
     part[:] = rng.randn(len(part))
   return table
-
-
-def checksum(table: np.ndarray) -> int:
-  """Checksum of a table's first numbers, to detect a different table."""
-  return zlib.crc32(table[:_CHECKED].tobytes())
 
 
 def perturbed(layout: parameters.Layout) -> slice:
@@ -147,8 +131,7 @@ class Draws(NamedTuple):
   """All random draws of a task of n pairs; episode 2 i is pair i's +."""
 
   indices: np.ndarray  # into the table, int32 [n]
-  # Of the episodes, [2 n]; one more if theta is evaluated, also in `observed`.
-  seeds: list[int]
+  seeds: list[int]  # of the episodes, [2 n]
   observed: np.ndarray  # whether an episode's observations count, bool [2 n]
   rng: np.random.Generator  # of the noise on actions
 
@@ -166,13 +149,7 @@ def draws(
   if config.common_episode_seed:
     seeds[1::2] = seeds[::2]
   observed = rng.random(2 * pairs) < config.obs_stat_prob
-  drawn = Draws(indices, [int(seed) for seed in seeds], observed, rng)
-  # A generator of its own, so that the other draws do not depend on it.
-  chance = np.random.default_rng([seed, generation, task, 1])
-  if chance.random() < config.eval_prob:
-    drawn.seeds.append(int(chance.integers(0, 2**31)))
-    drawn = drawn._replace(observed=np.append(observed, False))
-  return drawn
+  return Draws(indices, [int(seed) for seed in seeds], observed, rng)
 
 
 # The estimate.
@@ -268,19 +245,16 @@ class Perturbed:
     self._place = perturbed(agent.layout)
     self._policy = agent.greedy_each(np.tile(theta, (num_envs, 1)))
     self._noise = 0.0 if agent.spec.discrete else config.action_noise
-    self._noisy = np.zeros(num_envs, bool)
     self._counted = np.zeros(num_envs, bool)
     self._playing = np.ones(num_envs, bool)
     self._rows = np.arange(num_envs)  # environments that still have a policy
     self.sums = no_sums(observation_size(agent.layout))
 
   def begin(self, member: int, episode: int) -> None:
-    place, indices, theta = self._place, self._drawn.indices, self._theta.copy()
-    self._noisy[member] = episode < 2 * len(indices)
-    if self._noisy[member]:
-      index = indices[episode // 2]
-      noise = self._table[index : index + place.stop - place.start]
-      theta[place] += (-self._sigma if episode % 2 else self._sigma) * noise
+    place, theta = self._place, self._theta.copy()
+    index = self._drawn.indices[episode // 2]
+    noise = self._table[index : index + place.stop - place.start]
+    theta[place] += (-self._sigma if episode % 2 else self._sigma) * noise
     self._policy.begin(int(np.searchsorted(self._rows, member)), theta)
     self._counted[member] = self._drawn.observed[episode]
 
@@ -307,6 +281,5 @@ class Perturbed:
       actions[self._rows] = found
     if self._noise:
       noise = self._drawn.rng.standard_normal(actions.shape)
-      noise[~self._noisy] = 0.0
       actions = actions + self._noise * noise
     return actions

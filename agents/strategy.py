@@ -127,7 +127,6 @@ class Strategy:
       'theta': self.theta,
       'slots': self._slots.copy(),
       'numbers': np.array([self.generation, self._moves], np.int64),
-      'table': np.array(evolution.checksum(self._table), np.int64),
       'observed': np.array(self._sums.number),
       'observations': np.stack([self._sums.first, self._sums.second]),
     }
@@ -136,7 +135,7 @@ class Strategy:
     """Restores the arrays of `save`.
 
     Raises:
-      ValueError: they belong to another network, optimizer or table.
+      ValueError: they belong to another network or optimizer.
     """
     own = self.save()
     for name, array in own.items():
@@ -147,11 +146,6 @@ class Strategy:
           f'{array.shape}: it is of another network, optimizer or '
           'environment. Resume it as it was started.'
         )
-    if int(arrays['table']) != int(own['table']):
-      raise ValueError(
-        'The checkpoint is of another noise table. Leave '
-        'evolution.table_seed as it was.'
-      )
     self.theta = np.array(arrays['theta'])
     self._slots = np.array(arrays['slots'])
     self.generation, self._moves = (int(n) for n in arrays['numbers'])

@@ -7,7 +7,6 @@ batched forward pass over as many parameter vectors.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import threading
 import time
@@ -17,7 +16,6 @@ import numpy as np
 
 from agents import evolution
 from agents import parameters
-from agents import strategy
 from environment_loops import episodes
 from environment_loops import vector
 from launch import experiment as experiment_lib
@@ -25,7 +23,6 @@ from launch import pulse
 from launch import rpc
 from run_records import reporting
 
-_logger = logging.getLogger(__name__)
 _PAUSE_S = 0.2  # before a master without a task is asked again
 
 
@@ -46,7 +43,7 @@ class Worker:
     self._master = master
     self._reporter = reporting.Reporter(f'worker/{index}', counter)
     self._environments: dict[int, vector.VectorEnvironment] = {}
-    self._key = -1  # of theta; -1 if it has to come from the master
+    self._key = -1  # of theta; -1 before there is one
     self._played = {'tasks': 0, 'steps': 0}
 
   def run(self, stop: threading.Event | None = None) -> None:
@@ -57,20 +54,7 @@ class Worker:
     with pulse.busy('making the table of noise'):
       self._table = evolution.noise_table(config.table_seed, config.table_size)
     self._theta = np.zeros(agent.layout.size, np.float32)
-    self._strategy: strategy.Strategy | None = None
-    if config.broadcast == 'returns':
-      self._strategy = strategy.Strategy(
-        config, agent.layout, self._theta, self._table
-      )
     try:
-      refusal = rpc.retry(
-        lambda: self._master.register(
-          f'worker/{self._index}', evolution.checksum(self._table)
-        ),
-        should_stop=stop.is_set,
-      )
-      if refusal:
-        raise ValueError(refusal)
       self._loop()
     except rpc.Unavailable:
       if not self._over():
@@ -93,8 +77,9 @@ class Worker:
         if time.monotonic() - asked < _PAUSE_S:
           self._stop.wait(_PAUSE_S)
         continue
-      if not self._take(task):
-        continue
+      if 'theta' in task:
+        _, self._theta = parameters.decode(self._agent.layout, task['theta'])
+        self._key = task['key']
       drawn = evolution.draws(
         self._config,
         self._experiment.seed,
@@ -102,49 +87,23 @@ class Worker:
         task['task'],
         place.stop - place.start,
       )
-      # Uses the master's indices: `deliver` compares them.
-      drawn = drawn._replace(indices=task['indices'])
       played = self.play(self._theta, drawn)
       if played is None:
         return
       result, sums = played
-      episodes = 2 * len(drawn.indices)
-      evaluated = [float(x) for x in result.returns[episodes:]]
       # A lost result is not sent again: the master hands the task out anew.
       with contextlib.suppress(rpc.Unavailable):
         self._master.deliver(
           self._index,
           self._key,
           task['task'],
-          drawn.indices,
-          result.returns[:episodes].astype(np.float32).reshape(-1, 2),
-          result.lengths[:episodes].astype(np.int32).reshape(-1, 2),
+          result.returns.astype(np.float32).reshape(-1, 2),
+          result.lengths.astype(np.int32).reshape(-1, 2),
           tuple(sums) if sums.number else None,
-          evaluated,
         )
       pulse.worked()
       self._played['tasks'] += 1
       self._played['steps'] += int(result.lengths.sum())
-
-  def _take(self, task: dict[str, Any]) -> bool:
-    """Brings theta to the task's generation. Returns whether it succeeded."""
-    if 'theta' in task:
-      _, self._theta = parameters.decode(self._agent.layout, task['theta'])
-      self._key = task['key']
-    elif self._strategy is not None and self._key != task['key']:
-      if 'update' in task:
-        self._strategy.update(*task['update'])
-      else:
-        self._strategy.restore(task['state'])
-      self._theta, self._key = self._strategy.theta, self._strategy.key
-    if self._key != task['key']:
-      _logger.warning(
-        'Generation %d came out different from the same returns: taken over '
-        'from the master.',
-        task['generation'],
-      )
-      self._key = -1
-    return self._key == task['key']
 
   def play(
     self, theta: np.ndarray, drawn: evolution.Draws

@@ -5,14 +5,13 @@ indices), and its result is the same on any worker. So a dead worker's task is
 handed out again, and generations do not depend on the number of workers.
 
     worker                                        master
-    next_task(worker, has)  ------------------->  generation, task, indices
-                                                  [theta, or what makes it]
-    deliver(..., indices, returns, lengths) --->  updates when all are there
+    next_task(worker, has)  ------------------->  generation, task [theta]
+    deliver(..., returns, lengths)  ----------->  updates when all are there
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import dataclasses
 import logging
 import pathlib
@@ -47,7 +46,6 @@ class Result(NamedTuple):
   returns: np.ndarray  # with noise + and -, float32 [n, 2]
   lengths: np.ndarray  # environment steps, int32 [n, 2]
   sums: evolution.Sums | None  # of observations; None if none were counted
-  evaluated: Sequence[float] = ()  # returns of theta without noise
 
 
 @dataclasses.dataclass
@@ -61,7 +59,7 @@ class _Task:
 class Master:
   """Holds theta, its optimizer and the statistics of observations."""
 
-  serves = ('get_parameters', 'register', 'next_task', 'deliver')
+  serves = ('get_parameters', 'next_task', 'deliver')
 
   def __init__(
     self,
@@ -77,15 +75,12 @@ class Master:
     self._reporter = reporting.Reporter('master/0', counter)
     agent = experiment.make_agent()
     table = evolution.noise_table(config.table_seed, config.table_size)
-    self._checksum = evolution.checksum(table)
     theta = agent.initial(base.actor_seed(experiment.actor_info(0), 'initial'))
     self._strategy = strategy.Strategy(config, agent.layout, theta, table)
     self._published = variables.Published(agent.layout)  # without noise
     self.get_parameters = self._published.get
     self._changed = threading.Condition()
     self._tasks: list[_Task] = []
-    # Key before the last update, and the update's arguments.
-    self._last: tuple[int, tuple] | None = None
     self._over = False
     self._taken = self._discarded = 0  # results
     self._again = 0  # tasks that were handed out once more
@@ -104,15 +99,6 @@ class Master:
 
   # Served over RPC.
 
-  def register(self, node: str, checksum: int) -> str:
-    """Compares noise tables. Returns '', or how they differ."""
-    if checksum == self._checksum:
-      return ''
-    return (
-      f'{node} made another noise table of evolution.table_seed='
-      f'{self._config.table_seed} than the master. Use one version of NumPy.'
-    )
-
   def next_task(self, worker: int, has: int) -> dict[str, Any] | None:
     """The next task for a worker, or None: call again.
 
@@ -120,9 +106,8 @@ class Master:
     `key` of its theta; -1 for none.
 
     Returns:
-      'generation', 'task', 'indices' and 'key'. If `has` is another key, also
-      'theta', encoded, or with `broadcast='returns'` either 'update', the
-      arguments of the last `Strategy.update`, or 'state', a whole `Strategy`.
+      'generation', 'task' and 'key'; also 'theta', encoded, if `has` is another
+      key.
     """
     with self._changed:
       for task in self._tasks:
@@ -137,38 +122,33 @@ class Master:
       self._again += task.since > 0
       task.workers.add(worker)
       task.since = self._clock()
-      return {
+      found = {
         'generation': self._strategy.generation,
         'task': number,
-        'indices': task.indices,
         'key': self._key,
-        **self._news(has),
       }
+      if has != self._key:
+        found['theta'] = self._published.get(-1)['theta']
+      return found
 
   def deliver(
     self,
     worker: int,
     key: int,
     task: int,
-    indices: np.ndarray,
     returns: np.ndarray,
     lengths: np.ndarray,
     sums: tuple | None,
-    evaluated: Sequence[float] = (),
   ) -> bool:
     """Takes the result of a task. Returns whether it was used.
 
-    `key` is that of the perturbed theta, and `indices` are the noise's, int32
-    [n]. For the last four arguments see `Result`.
+    `key` is that of the perturbed theta. For the last three arguments see
+    `Result`.
     """
     with self._changed:
       self._taken += 1
       known = key == self._key and task < len(self._tasks)
-      if (
-        not known
-        or self._tasks[task].result is not None
-        or not np.array_equal(indices, self._tasks[task].indices)
-      ):
+      if not known or self._tasks[task].result is not None:
         self._discard(lengths)
         return False
       found = self._tasks[task]
@@ -176,7 +156,6 @@ class Master:
         returns,
         lengths,
         None if sums is None else evolution.Sums(*sums),
-        evaluated,
       )
       if self._complete():
         self._changed.notify_all()
@@ -238,21 +217,13 @@ class Master:
       if result.sums is not None:
         total = result.sums if total is None else total.plus(result.sums)
     indices = np.concatenate([task.indices for task in self._tasks])
-    last = self._key, (indices, returns, total)
-    found = self._strategy.update(*last[1])
+    found = self._strategy.update(indices, returns, total)
     row = {
       'generation': self._strategy.generation,
       'steps': int(lengths.sum()),
       **found,
       'parameters': self._strategy.key,
     }
-    # Of theta before this update; NaN where an environment broke.
-    evaluated = [
-      x for result in results for x in result.evaluated if np.isfinite(x)
-    ]
-    if evaluated:
-      row['eval_return_mean'] = float(np.mean(evaluated))
-      row['eval_episodes'] = len(evaluated)
     dropped = int(np.isnan(returns).sum())
     self._reporter.count(
       actor_steps=int(lengths.sum()),
@@ -266,12 +237,12 @@ class Master:
       'tasks_given_again': self._again,
       'results_discarded': self._discarded,
     }
-    if self._last is None:
+    if self._strategy.generation == 1:
       self._reporter.log('first_update', {'unix_time_s': time.time()})
     # After each generation, so that speed does not decide which is the last.
     over = self._report()
     with self._changed:
-      self._last, self._over = last, over
+      self._over = over
       self._open()
       self._changed.notify_all()
     self._reporter.log('generation', row)
@@ -313,45 +284,26 @@ class Master:
     # A hash of theta and generation, by which a master restored from its
     # checkpoint recognizes results that belong to its present theta.
     self._key = self._strategy.key
-    self._tasks = []
-    self._add_population()
-
-  def _news(self, has: int) -> dict[str, Any]:
-    """What a worker with the theta of key `has` needs for the present theta."""
-    if has == self._key:
-      return {}
-    if self._config.broadcast == 'theta':
-      return {'theta': self._published.get(-1)['theta']}
-    if self._last is not None and has == self._last[0]:
-      return {'update': self._last[1]}
-    return {'state': self._strategy.save()}
-
-  def _add_population(self) -> None:
-    for _ in range(self._config.tasks):
-      drawn = evolution.draws(
-        self._config,
-        self._experiment.seed,
-        self._strategy.generation,
-        len(self._tasks),
-        self._strategy.dim,
+    self._tasks = [
+      _Task(
+        evolution.draws(
+          self._config,
+          self._experiment.seed,
+          self._strategy.generation,
+          number,
+          self._strategy.dim,
+        ).indices
       )
-      self._tasks.append(_Task(drawn.indices))
+      for number in range(self._config.tasks)
+    ]
 
   def _results(self) -> list[Result]:
     """The results received so far, in the order of their tasks."""
     return [t.result for t in self._tasks if t.result is not None]
 
   def _complete(self) -> bool:
-    """Whether all results are there. Adds tasks if steps are missing."""
-    results = self._results()
-    if len(results) < len(self._tasks):
-      return False
-    steps = sum(int(result.lengths.sum()) for result in results)
-    if steps >= self._config.min_steps:
-      return True
-    self._add_population()
-    self._changed.notify_all()
-    return False
+    """Whether all results are there."""
+    return len(self._results()) == len(self._tasks)
 
   def _choose(self) -> int | None:
     """An unfinished task that no worker has, or one held for too long."""

@@ -135,12 +135,11 @@ def _check(experiment: experiment_lib.Experiment, config: Config) -> None:
       'smaller.'
     )
   # An episode has at least one step.
-  least = max(config.min_steps, 2 * config.population)
+  least = 2 * config.population
   if least > experiment.total_steps:
     raise ValueError(
       f'run.steps_per_agent={experiment.total_steps} leaves no update: a '
       f'generation has at least {least:,} environment steps '
-      f'(evolution.population={config.population} pairs of episodes, '
-      f'evolution.min_steps={config.min_steps}). Lower these, or raise '
-      'run.steps_per_agent.'
+      f'(evolution.population={config.population} pairs of episodes). Lower '
+      'it, or raise run.steps_per_agent.'
     )

@@ -33,14 +33,13 @@ def make_master(make_counter):
 
 
 def _deliver(master, worker, task, returns=None, key=None):
-  count = len(task['indices'])
+  count = 2  # pairs of a task
   if returns is None:
     returns = np.arange(2 * count, dtype=np.float32).reshape(-1, 2)
   return master.deliver(
     worker,
     task['key'] if key is None else key,
     task['task'],
-    task['indices'],
     returns,
     np.full((count, 2), 10, np.int32),
     None,
@@ -67,7 +66,6 @@ def test_what_a_worker_had_is_given_out_again_when_it_asks_anew(make_master):
   master.next_task(1, -1)
   again = master.next_task(0, -1)
   assert again['task'] == lost['task']
-  np.testing.assert_array_equal(again['indices'], lost['indices'])
   assert master._again == 1
 
 
@@ -83,11 +81,10 @@ def test_a_task_that_does_not_come_back_is_given_to_another_too(make_master):
   assert not _deliver(master, 0, tasks[0])
 
 
-def test_a_result_of_another_theta_or_noise_is_discarded(make_master):
+def test_a_result_of_another_theta_is_discarded(make_master):
   master = make_master()
   task = master.next_task(0, -1)
   assert not _deliver(master, 0, task, key=task['key'] + 1)
-  assert not _deliver(master, 0, {**task, 'indices': task['indices'] + 1})
   assert _deliver(master, 0, task)
 
 
@@ -157,29 +154,6 @@ def test_a_return_that_is_not_a_number_costs_its_pair_alone(make_master):
   assert np.isfinite(after).all() and (after != before).any()
 
 
-def test_an_evaluation_whose_environment_broke_is_left_out(make_master):
-  master = make_master()
-  found = []
-  for evaluated in ([np.nan, 4.0], [np.nan]):
-    for worker in range(4):
-      task = master.next_task(worker, -1)
-      count = len(task['indices'])
-      assert master.deliver(
-        worker,
-        task['key'],
-        task['task'],
-        task['indices'],
-        np.arange(2 * count, dtype=np.float32).reshape(-1, 2),
-        np.full((count, 2), 10, np.int32),
-        None,
-        evaluated,
-      )
-    master._end_generation(1.0)
-    found.append(master._metrics)
-  assert (found[0]['eval_return_mean'], found[0]['eval_episodes']) == (4.0, 4)
-  assert 'eval_return_mean' not in found[1]
-
-
 def test_a_worker_without_a_task_is_asked_to_come_again(
   make_master, monkeypatch
 ):
@@ -188,23 +162,3 @@ def test_a_worker_without_a_task_is_asked_to_come_again(
   for worker in range(4):
     assert master.next_task(worker, -1)
   assert master.next_task(4, -1) is None
-
-
-def test_a_worker_with_another_noise_table_is_refused(make_master):
-  master = make_master()
-  assert master.register('worker/0', master._checksum) == ''
-  assert 'noise table' in master.register('worker/0', master._checksum + 1)
-
-
-def test_a_population_follows_where_steps_are_missing(make_master):
-  master = make_master(**{'evolution.min_steps': '400'})
-  for worker in range(4):
-    _deliver(master, worker, master.next_task(worker, -1))
-  # 8 pairs of 2 x 10 steps are 160; three populations are enough.
-  numbers = []
-  for _ in range(8):
-    task = master.next_task(0, -1)
-    numbers.append(task['task'])
-    _deliver(master, 0, task)
-  assert numbers == list(range(4, 12))
-  assert master._complete()

@@ -82,11 +82,6 @@ REFUSED = {
     {'evolution__population': '200000'},
     'leaves no update: a generation has at least 400,000',
   ),
-  'steps beyond the budget': (
-    'es_mlp',
-    {'evolution__min_steps': '1000000000'},
-    'evolution.min_steps=1000000000',
-  ),
 }
 
 
