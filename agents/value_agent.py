@@ -97,7 +97,7 @@ class ValueAgent(replay_agent.ReplayAgent):
     'loss': 'mean',
     'q_mean': 'mean',
     'td_error': 'mean',
-    'target_max': 'max',  # read by swarm.claim_mode='target'
+    'target_max': 'max',
   }
 
   def __init__(self, config: Config, spec: environments.Spec):

@@ -63,7 +63,7 @@ class ActorCritic(replay_agent.ReplayAgent):
     'policy_loss': 'mean',
     'q_mean': 'mean',
     'td_error': 'mean',
-    'target_max': 'max',  # read by swarm.claim_mode='target'
+    'target_max': 'max',
     'target_min': 'min',
   }
 

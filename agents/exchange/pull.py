@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import tensorflow as tf
 
@@ -17,28 +15,19 @@ class Pull(base.Exchange):
   Liu et al. 2018, equation 3 with its sign corrected (docs/agents/pso_dqn.md,
   "Departures"):
 
-    v <- -rate * u + min(c, c_max) * r * (theta_star - theta) + inertia * v
-    theta <- theta + v
+    theta <- theta - rate * u + min(c, c_max) * r * (theta_star - theta)
 
   r is drawn from U[0, 1) for each member, update and group of the layout (one
-  each for policy and critic), or for each element. Both terms use theta before
-  the update, and the pull never enters u. Each member has its own c, so that
-  members better than theta_star can be left alone.
+  each for policy and critic). Both terms use theta before the update, and the
+  pull never enters u. Each member has its own c, so that members better than
+  theta_star can be left alone.
 
   With `period` above 1, only every period-th update has a pull, which is then
   computed after that update's gradient step.
   """
 
-  def __init__(
-    self,
-    c_max: float | None = 0.05,
-    r_mode: Literal['scalar', 'elementwise'] = 'scalar',
-    inertia: float = 0.0,
-    period: int = 1,
-  ):
+  def __init__(self, c_max: float | None = 0.05, period: int = 1):
     self._c_max = c_max
-    self._r_mode = r_mode
-    self._inertia = inertia
     self.period = period
 
   def setup(self, learner, seed):
@@ -47,15 +36,11 @@ class Pull(base.Exchange):
     self._has_star = tf.Variable(False, name='has_star')
     self._c = tf.Variable(np.zeros((shape[0], 1), np.float32), name='c')
     self._part_of = _parts(learner.agent.layout)
-    draws = int(self._part_of.max()) + 1
-    self._r_shape = (shape[0], draws) if self._r_mode == 'scalar' else shape
+    self._r_shape = (shape[0], int(self._part_of.max()) + 1)
     # Not saved: calls, between which checkpoints are made, are whole periods,
     # and a resumed run may have another period.
     self._made = tf.Variable(0, dtype=tf.int64, name='made')
     self._generator = tf.random.Generator.from_seed(seed, alg='philox')
-    self._velocity: tf.Variable | None = None
-    if self._inertia:
-      self._velocity = tf.Variable(np.zeros(shape, np.float32), name='velocity')
 
   def set_star(
     self, theta_star: np.ndarray | None, c: float | np.ndarray
@@ -71,50 +56,29 @@ class Pull(base.Exchange):
     self._c.assign(weights if self._has_star.numpy() else 0 * weights)
 
   def apply(self, learner, gradient):
-    c_max, inertia, velocity = self._c_max, self._inertia, self._velocity
     afterwards = self.period > 1
 
-    def combine(theta, step, star, c, r, *old_velocity):
+    def combine(theta, step, star, c, r):
       place = theta + step if afterwards else theta
-      total = swarm_step(place, step, star, c, r, c_max)
-      for old in old_velocity:
-        total += inertia * old
-      return total
+      return swarm_step(place, step, star, c, r, self._c_max)
 
     c = self._c.read_value()
     if afterwards:
       made = self._made.assign_add(1)
       c = tf.where(tf.equal(made % self.period, 0), c, tf.zeros_like(c))
     r = self._generator.uniform(self._r_shape)
-    if self._r_mode == 'scalar' and self._r_shape[1] > 1:
+    if self._r_shape[1] > 1:
       r = tf.gather(r, self._part_of, axis=1)
     operands = [self._star.read_value(), c, r]
-    if velocity is None:
-      return learner.apply(gradient, combine, operands).finite
-    old = velocity.read_value()
-    applied = learner.apply(gradient, combine, [*operands, old])
-    # A member that skips its update also keeps its velocity.
-    moved = applied.finite[:, None]
-    velocity.assign(tf.where(moved, applied.displacement, old))
-    return applied.finite
-
-  def reset_member(self, member):
-    if self._velocity is not None:
-      row = tf.zeros_like(self._velocity[:1])
-      self._velocity.assign(
-        tf.tensor_scatter_nd_update(self._velocity, [[member]], row)
-      )
+    return learner.apply(gradient, combine, operands).finite
 
   def variables(self):
-    named = {
+    return {
       'star': self._star,
       'has_star': self._has_star,
       'c': self._c,
       'pull': self._generator.state,
     }
-    if self._velocity is not None:
-      named['velocity'] = self._velocity
-    return named
 
 
 def _parts(layout: parameters.Layout) -> np.ndarray:

@@ -1,17 +1,17 @@
-"""The swarm's star server: holds theta_star and the waiting candidate.
+"""The star of a swarm: it holds theta_star, and plays what decides on it.
 
-It owns the supervisor's state machine (agents/swarm), so that supervisors are
-stateless and may be started or killed at any time: each is told which episode
-to run and reports its return. All state is in one checkpoint.
+Liu et al. 2018: one supervisor holds theta_star. Explorers offer candidates.
+Greedy episodes, played here, decide which of them becomes theta_star and how
+strongly it pulls (agents/swarm/supervisor_rules.py).
+
+    explorer: get_star(version) -> theta_star, c, R_star, bar
+              offer(theta, claim, ...)
+    star:     next -> one episode -> finish -> checkpoint -> explorers see it
 """
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable
-import dataclasses
 import logging
-import math
 import pathlib
 import threading
 import time
@@ -22,85 +22,56 @@ import numpy as np
 from agents import parameters
 from agents.swarm import explorers
 from agents.swarm import supervisor_rules
+from environment_loops import environments
+from environment_loops import evaluation
+from environment_loops import faults
+from environment_loops import vector
+from launch import experiment as experiment_lib
 from launch import pulse
-from launch.services import swarm_state
+from launch.nodes import evaluator
 from run_records import checkpoints
 from run_records import reporting
 
 _logger = logging.getLogger(__name__)
-_TICK_S = 0.05
 _CHECKPOINT_PERIOD_S = 2.0
-# After so long without a call of `playing` (nodes/supervisor.py) or a report,
-# an episode is taken for lost.
-_EPISODE_TIMEOUT_S = 60.0
-_PER_LIFE = 2**32  # candidate or ticket numbers in one life, at most
+_WAIT_S = 0.1  # for a candidate
 
 
-@dataclasses.dataclass
-class _Running:
-  ticket: supervisor_rules.Ticket
-  supervisor: int
-  since: float
-  version: int  # of theta_star when the episode was requested
+class Star:
+  """Serves theta_star to explorers, and plays the supervisor's episodes."""
 
-
-class StarServer:
-  """Serves theta_star to explorers and episodes to supervisors."""
-
-  serves = (
-    'get_parameters',
-    'get_star',
-    'offer',
-    'next_episode',
-    'playing',
-    'report_episode',
-  )
+  serves = ('get_parameters', 'get_star', 'offer')
 
   def __init__(
     self,
+    experiment: experiment_lib.Experiment,
     config: explorers.Config,
-    layout: parameters.Layout,
-    run_dir: str | None,
     counter: Any,
-    target_return: float | None = None,
-    clock: Callable[[], float] = time.monotonic,
   ):
-    """Starts empty, or from its checkpoint in `run_dir`, if that is not None.
+    """Starts empty, or from its checkpoint in the run's directory.
 
-    All nodes must have a network of this `layout`. The run ends when a whole
-    window of confirmations of theta_star has a mean of `target_return`.
+    The run ends when a whole window of confirmations of theta_star has a mean
+    of `run.target_return`.
     """
+    self._experiment = experiment
     self._config = config
-    self._layout = layout
-    self._clock = clock
-    self._counter = counter
-    self._target_return = target_return
-    self._machine = supervisor_rules.make_supervision(config)
-    self._lock = threading.Lock()
-    self._candidates: dict[int, swarm_state.Candidate] = {}
-    # Each life has its own range of numbers (see `_restore`): a supervisor may
-    # still hold or report numbers that the previous life did not save.
-    self._next_candidate = self._next_ticket = pulse.life()[1] * _PER_LIFE
-    self._running: dict[int, _Running] = {}
-    self._trial_since: float | None = None
-    self._version = 0
-    self._published = clock()  # theta_star, or the start that took it up
-    self._supervisor_seen = clock()
-    self._episodes = 0
-    self._offers = 0
-    self._rows: collections.deque[tuple[str, dict[str, Any]]] = (
-      collections.deque()
-    )
-    self._goal: dict[str, Any] | None = None
+    self._agent = experiment.make_agent()
+    self._reporter = reporting.Reporter('star/0', counter)
+    self._lock = threading.Lock()  # of the rules and of what explorers get
+    self._rules = supervisor_rules.Rules(config)
+    self._seen: tuple[int, bytes | None] = (0, None)  # version and theta_star
+    self._published = time.monotonic()  # or the start that took it up
+    self._trial_since = 0.0
     self._confirmed = 0  # episodes of theta_star after its trial, in this life
+    self._faults = 0
     self._directory: pathlib.Path | None = None
-    self._dirty = False
-    self._saved = -math.inf
-    if run_dir is not None:
-      self._directory = checkpoints.directory(run_dir)
+    self._saved = time.monotonic()
+    self._changed = False  # since the last checkpoint
+    if experiment.run_dir is not None:
+      self._directory = checkpoints.directory(experiment.run_dir)
       self._restore()
 
-  # Explorers.
+  # Served.
 
   def get_parameters(self, have_version: int) -> dict[str, Any]:
     """theta_star in a learner's format, see `variables.Published.get`."""
@@ -110,23 +81,17 @@ class StarServer:
   def get_star(self, known_version: int) -> dict[str, Any]:
     """theta_star, encoded, or None if `known_version` is it, and its numbers.
 
-    'bar' is the waiting claim, 'supervisor_age_s' the time since a supervisor
-    last called.
+    'bar' is the claim of the waiting candidate.
     """
     with self._lock:
-      star = self._machine.star
-      theta = None
-      # Not `>`: a server restored from its checkpoint may have an older one.
-      if star is not None and self._version != known_version:
-        theta = self._candidates[star].theta
+      version, theta = self._seen
       return {
-        'version': self._version,
-        'c': self._pull_weight(),
-        'r_star': self._machine.r_star,
-        'x': self._machine.x,
-        'bar': self._machine.bar,
-        'supervisor_age_s': self._clock() - self._supervisor_seen,
-        'theta': theta,
+        'version': version,
+        # Not `>`: a star restored from its checkpoint may have an older one.
+        'theta': None if version == known_version else theta,
+        'c': self._rules.c if theta is not None else 0.0,
+        'r_star': self._rules.r_star,
+        'bar': self._rules.bar,
       }
 
   def offer(
@@ -136,319 +101,275 @@ class StarServer:
 
     Raises:
       parameters.LayoutMismatch: the explorer has another network.
-      ValueError: parameters or claim are not finite.
+      ValueError: the parameters are not finite.
     """
-    _, vector = parameters.decode(self._layout, theta)
-    if not np.isfinite(vector).all() or not math.isfinite(claim):
-      raise ValueError(
-        f'Explorer {explorer} offered non-finite parameters or the claim '
-        f'{claim}: refused.'
-      )
+    _, offered = parameters.decode(self._agent.layout, theta)
+    if not np.isfinite(offered).all():
+      raise ValueError(f'Explorer {explorer} offered non-finite parameters.')
     with self._lock:
-      self._offers += 1
-      if not self._machine.offer(self._next_candidate, claim):
-        return False
-      self._candidates[self._next_candidate] = swarm_state.Candidate(
-        bytes(theta), float(claim), int(explorer), int(learner_step)
+      self._changed = True
+      return self._rules.offer(
+        supervisor_rules.Candidate(
+          np.array(offered), float(claim), int(explorer), int(learner_step)
+        )
       )
-      self._next_candidate += 1
-      self._dirty = True
-      self._forget()
-      return True
-
-  # Supervisors.
-
-  def next_episode(self, supervisor: int, holding: int) -> dict[str, Any]:
-    """The next episode for a supervisor; its previous one is taken for lost.
-
-    Args:
-      supervisor: index of the caller.
-      holding: candidate whose parameters it already has, -1 for none.
-
-    Returns:
-      'ticket' (-1: wait for a candidate), 'kind', 'candidate', and 'theta'
-      encoded, or None if the supervisor holds it.
-    """
-    with self._lock:
-      self._supervisor_seen = self._clock()
-      self._cancel(lambda running: running.supervisor == supervisor)
-      self._expire()
-      ticket = self._machine.next_episode()
-      if ticket is None:
-        return {'ticket': -1, 'kind': 'wait', 'candidate': -1, 'theta': None}
-      if ticket.kind == 'trial' and self._trial_since is None:
-        self._trial_since = self._clock()
-      number = self._next_ticket
-      self._next_ticket += 1
-      self._running[number] = _Running(
-        ticket, supervisor, self._clock(), self._version
-      )
-      theta = self._candidates[ticket.candidate].theta
-      return {
-        'ticket': number,
-        'kind': ticket.kind,
-        'candidate': ticket.candidate,
-        'theta': None if ticket.candidate == holding else theta,
-      }
-
-  def playing(self, ticket: int) -> bool:
-    """Keeps an episode from timing out. Returns whether its ticket is valid.
-
-    It is not if its trial has taken longer than `swarm.trial_timeout_s`.
-    """
-    with self._lock:
-      self._supervisor_seen = self._clock()
-      self._heard(ticket)
-      return ticket in self._running
-
-  def report_episode(self, ticket: int, episode_return: float) -> bool:
-    """Records an episode's return. Returns whether its ticket was valid."""
-    if not math.isfinite(episode_return):
-      raise ValueError(f'The episode return {episode_return} is not finite.')
-    with self._lock:
-      self._supervisor_seen = self._clock()
-      self._heard(ticket)
-      running = self._running.pop(ticket, None)
-      if running is None:
-        return False
-      self._episodes += 1
-      returns = self._trial_returns(float(episode_return))
-      of_star = running.ticket.candidate == self._machine.star
-      verdict = self._machine.finish(running.ticket, float(episode_return))
-      if running.ticket.kind == 'confirmation' and of_star:
-        self._confirmed += 1
-        self._check_goal()
-      if verdict.published is not None:
-        # By the literal rules, theta_star's good confirmations do so again.
-        if not of_star:
-          self._publish(verdict.published, returns)
-      elif verdict.dropped is not None:
-        self._log_candidate(verdict.dropped, returns)
-      self._log(
-        'supervisor',
-        kind=running.ticket.kind,
-        version=running.version,
-        episode_return=float(episode_return),
-        R_star=self._machine.r_star,
-      )
-      if verdict != supervisor_rules.Verdict(None, None):
-        self._trial_since = None
-        self._forget()
-      self._dirty = True
-      return True
 
   # The node.
+
+  def run(self, stop: threading.Event | None = None) -> None:
+    """Plays until the program stops."""
+    self._stop = stop = pulse.stop_event(stop)
+    evaluator.be_nice(self._experiment)
+    # A restarted star plays other episodes than the one that died.
+    seed = np.random.SeedSequence([self._experiment.seed, time.time_ns()])
+    with pulse.busy('building an environment'):
+      environment = environments.make(
+        self._experiment.environment, int(seed.generate_state(1)[0] >> 1)
+      )
+    try:
+      while not stop.is_set():
+        self._episode(environment)
+        if time.monotonic() - self._saved > _CHECKPOINT_PERIOD_S:
+          self.save()
+        self._report()
+    finally:
+      environment.close()
+      self.save()
 
   def metrics(self) -> dict[str, float]:
     """Metrics of the swarm, for the counter and the live view."""
     with self._lock:
-      machine = self._machine
-      # With 0 learner steps, theta_star is a lucky random network.
-      learned: dict[str, float] = {}
-      if machine.star is not None:
-        chosen = self._candidates[machine.star]
-        learned['star_learner_steps'] = chosen.learner_step
-        learned['star_age_s'] = self._clock() - self._published
-      return {
-        'R_star': machine.r_star,
-        'c': self._pull_weight(),
-        'x': machine.x,
-        'accepted': machine.accepted,
-        'rejected': machine.rejected,
-        'rejected_fraction': self._rejected_fraction(),
-        'waiting_claim': machine.bar,
-        'claim_bar': machine.claim_bar,
-        'offers': self._offers,
-        'star_version': self._version,
-        'episodes_supervised': self._episodes,
-        'supervisor_age_s': self._clock() - self._supervisor_seen,
-        **learned,
+      rules = self._rules
+      found = {
+        'R_star': rules.r_star,
+        'c': rules.c,
+        'x': rules.x,
+        'accepted': rules.accepted,
+        'rejected': rules.rejected,
+        'rejected_fraction': rules.rejected_fraction,
+        'waiting_claim': rules.bar,
+        'claim_bar': rules.claim_bar,
+        'offers': rules.offers,
+        'star_version': rules.version,
+        'episodes_supervised': rules.episodes,
       }
-
-  def run(self, stop: threading.Event | None = None) -> None:
-    """Reports, logs and checkpoints until the run ends."""
-    stop = pulse.stop_event(stop)
-    reporter = reporting.Reporter('star/0', self._counter)
-    while not stop.wait(_TICK_S):
-      # Rows from before the save alone: of a publication that is on record,
-      # the next start must not give the number to another.
-      rows = len(self._rows)
-      if self._clock() - self._saved > _CHECKPOINT_PERIOD_S:
-        self.save()
-      self._flush(reporter, rows)
-      if reporter.due():
-        reporter.report(self.metrics())
-    self.save()
+      if rules.star is not None:
+        # With 0 learner steps, theta_star is a lucky random network.
+        found['star_learner_steps'] = rules.star.learner_step
+        found['star_age_s'] = time.monotonic() - self._published
+      return found
 
   def save(self) -> None:
     """Writes the checkpoint if anything changed since the last one."""
+    self._saved = time.monotonic()
     with self._lock:
-      if self._directory is None or not self._dirty:
+      if self._directory is None or not self._changed:
         return
-      self._dirty = False
-      self._saved = self._clock()
-      r_star = self._machine.r_star
-      candidates = dict(self._candidates)
-      kept = {
-        'machine': dataclasses.asdict(self._machine),
-        'version': self._version,
-        'next_candidate': self._next_candidate,
-        'episodes': self._episodes,
-        'offers': self._offers,
-      }
+      self._changed = False
+      arrays, star = self._rules.save(), self._rules.star
+      version, r_star = self._rules.version, self._rules.r_star
     what = 'the checkpoint of theta_star'
     with pulse.survives(what), pulse.busy(what):
-      swarm_state.write(self._directory, self._layout, kept, candidates, r_star)
-      return
-    self._dirty = True  # It was not written.
-
-  # With the lock held.
-
-  def _pull_weight(self) -> float:
-    if isinstance(self._machine, supervisor_rules.LiteralSupervision):
-      return self._machine.published_c
-    return self._machine.c
-
-  def _trial_returns(self, *newest: float) -> list[float]:
-    """Returns of the running trial; the literal rules have none."""
-    if isinstance(self._machine, supervisor_rules.DefaultSupervision):
-      return [*self._machine.trial_returns, *newest]
-    return []
-
-  def _rejected_fraction(self) -> float:
-    machine = self._machine
-    return machine.rejected / max(machine.accepted + machine.rejected, 1)
-
-  def _log(self, rows: str, **row: Any) -> None:
-    self._rows.append((rows, row))
-
-  def _publish(self, candidate: int, returns: list[float]) -> None:
-    self._version += 1
-    self._published = self._clock()
-    self._confirmed = 0
-    # Makes `run` write a checkpoint immediately. Before the row is there: `run`
-    # sends no row of a publication that is not saved.
-    self._saved = -math.inf
-    chosen = self._candidates[candidate]
-    self._log(
-      'star',
-      version=self._version,
-      claim=chosen.claim,
-      R_star=self._machine.r_star,
-      c=self._pull_weight(),
-      x=self._machine.x,
-      explorer=chosen.explorer,
-      learner_steps=chosen.learner_step,
-    )
-    self._log_candidate(candidate, returns)
-
-  def _log_candidate(self, candidate: int, returns: list[float]) -> None:
-    chosen = self._candidates[candidate]
-    # A trial that timed out may have completed no episode.
-    tried = {'trial_mean': float(np.mean(returns))} if returns else {}
-    self._log(
-      'candidate',
-      accepted=candidate == self._machine.star,
-      claim=chosen.claim,
-      explorer=chosen.explorer,
-      R_star=self._machine.r_star,
-      rejected_fraction=self._rejected_fraction(),
-      **tried,
-    )
-
-  def _forget(self) -> None:
-    """Drops the parameters that the rules can no longer ask for."""
-    machine = self._machine
-    keep = {machine.star}
-    if isinstance(machine, supervisor_rules.LiteralSupervision):
-      keep |= {machine.loaded, machine.arrived}
-    else:
-      keep |= {pair[0] for pair in (machine.waiting, machine.trial) if pair}
-    self._candidates = {i: c for i, c in self._candidates.items() if i in keep}
-
-  def _cancel(self, lost: Callable[[_Running], bool]) -> None:
-    for number in [n for n, r in self._running.items() if lost(r)]:
-      self._machine.cancel(self._running.pop(number).ticket)
-
-  def _heard(self, ticket: int) -> None:
-    """Of a supervisor that plays; a single one asks for nothing meanwhile."""
-    running = self._running.get(ticket)
-    if running is not None:
-      running.since = self._clock()
-    self._expire()
-
-  def _expire(self) -> None:
-    now = self._clock()
-    self._cancel(lambda running: now - running.since > _EPISODE_TIMEOUT_S)
-    if (
-      self._trial_since is not None
-      and now - self._trial_since > self._config.trial_timeout_s
-    ):
-      returns = self._trial_returns()
-      dropped = self._machine.drop_trial()
-      self._trial_since = None
-      self._dirty = True
-      if dropped is not None:
-        _logger.warning(
-          'A candidate is dropped: after swarm.trial_timeout_s=%g s %d of '
-          '%d episodes of its trial had ended.',
-          self._config.trial_timeout_s,
-          len(returns),
-          self._config.b + 1,
+      checkpoints.write(self._directory / checkpoints.STAR_SERVER, **arrays)
+      if star is not None:
+        checkpoints.write(
+          self._directory / checkpoints.STAR,
+          sync=False,  # nothing goes on from it
+          theta=star.theta,
+          version=version,
+          r_star=r_star,
+          explorer=star.explorer,
         )
-        self._log_candidate(dropped, returns)
-        # Whoever plays another of its episodes need not end it.
-        self._cancel(lambda running: running.ticket.candidate == dropped)
-        self._forget()
-
-  def _check_goal(self) -> None:
-    machine = self._machine
-    if self._target_return is None or self._goal is not None:
       return
-    if not isinstance(machine, supervisor_rules.DefaultSupervision):
-      return  # The literal rules keep no mean over a window.
+    self._changed = True  # It was not written.
+
+  def _report(self) -> None:
+    if self._reporter.due():
+      self._reporter.report(self.metrics())
+
+  def _episode(self, environment: Any) -> None:
+    """Plays the next episode, or waits where there is none."""
+    with self._lock:
+      tried = self._rules.trial
+      candidate = self._rules.next()
+      trial = self._rules.trial
+      version = self._rules.version
+    if candidate is None:
+      self._stop.wait(_WAIT_S)
+      return
+    if trial is not None and (trial is not tried or not self._trial_since):
+      self._trial_since = time.monotonic()
+    timed_out = False
+    steps = 0
+
+    def ends() -> bool:
+      nonlocal steps, timed_out
+      self._report()
+      spent = time.monotonic() - self._trial_since
+      timed_out = trial is not None and spent > self._config.trial_timeout_s
+      leaves = timed_out or self._stop.is_set()
+      steps += not leaves
+      return leaves
+
+    found = None
+    try:
+      found = evaluation.run_episode(
+        self._policy(candidate),
+        environment,
+        self._experiment.eval_limit,
+        should_stop=ends,
+      )
+    except faults.EnvironmentFault as e:
+      if self._experiment.run.on_fault == vector.RAISE:
+        raise
+      # Part of an episode gives no return; it is played again.
+      self._faults += 1
+      faults.say_dropped(_logger, self._faults, e)
+      self._reporter.count(supervisor_faults=1)
+      # A policy may break each of its episodes, at once and without end.
+      self._stop.wait(self._config.confirmation_period_s)
+    # Steps of an episode that was left, or broke, were played too.
+    self._reporter.count(supervisor_steps=steps)
+    if found is not None:
+      self._reporter.count(supervisor_episodes=1)
+      self._take(candidate, found, version, is_trial=trial is not None)
+    elif timed_out:
+      self._drop(candidate)
+    if found is not None and trial is None:
+      # Confirmations never stop; without a pause they would use a whole core.
+      self._stop.wait(self._config.confirmation_period_s)
+
+  def _policy(self, candidate: supervisor_rules.Candidate) -> Any:
+    policy = self._agent.greedy(candidate.theta)
+    epsilon = self._experiment.run.eval_epsilon
+    if epsilon:
+      policy = evaluation.Randomized(
+        policy, self._agent.spec, epsilon, time.time_ns()
+      )
+    return policy
+
+  def _take(
+    self,
+    candidate: supervisor_rules.Candidate,
+    episode_return: float,
+    version: int,
+    is_trial: bool,
+  ) -> None:
+    rules = self._rules
+    with self._lock:
+      decided = rules.finish(episode_return)
+      self._changed = True
+    accepted = rules.version != version
+    if accepted:
+      # Saved before explorers see it, and before its row is written: the next
+      # start must not give its number to another.
+      self.save()
+      with self._lock:
+        self._show()
+      self._confirmed = 0
+      self._reporter.log(
+        'star',
+        {
+          'version': rules.version,
+          'claim': candidate.claim,
+          'R_star': rules.r_star,
+          'c': rules.c,
+          'x': rules.x,
+          'explorer': candidate.explorer,
+          'learner_steps': candidate.learner_step,
+        },
+      )
+    if decided:
+      self._log_candidate(candidate, accepted)
+    self._reporter.log(
+      'supervisor',
+      {
+        'kind': 'trial' if is_trial else 'confirmation',
+        'version': version,
+        'episode_return': episode_return,
+        'R_star': rules.r_star,
+      },
+    )
+    if not is_trial:
+      self._confirmed += 1
+      self._check_goal(candidate)
+
+  def _drop(self, candidate: supervisor_rules.Candidate) -> None:
+    """Rejects a candidate whose trial took too long."""
+    with self._lock:
+      self._rules.reject()
+      self._changed = True
+    _logger.warning(
+      'A candidate is dropped: after swarm.trial_timeout_s=%g s %d of %d '
+      'episodes of its trial had ended.',
+      self._config.trial_timeout_s,
+      len(self._rules.trial_returns),
+      self._config.b + 1,
+    )
+    self._log_candidate(candidate, accepted=False)
+
+  def _log_candidate(
+    self, candidate: supervisor_rules.Candidate, accepted: bool
+  ) -> None:
+    rules, tried = self._rules, {}
+    if rules.trial_returns:  # a trial that timed out may have none
+      tried['trial_mean'] = float(np.mean(rules.trial_returns))
+    self._reporter.log(
+      'candidate',
+      {
+        'accepted': accepted,
+        'claim': candidate.claim,
+        'explorer': candidate.explorer,
+        'R_star': rules.r_star,
+        'rejected_fraction': rules.rejected_fraction,
+        **tried,
+      },
+    )
+
+  def _check_goal(self, star: supervisor_rules.Candidate) -> None:
+    rules, target = self._rules, self._experiment.run.target_return
     # The trial chose theta_star by its episodes, so they do not confirm it. Nor
     # is each window that ends anew looked at: of many, one would do by luck.
-    if self._confirmed % machine.window:
+    if target is None or self._confirmed % self._config.window:
       return
-    if machine.r_star >= self._target_return:
-      assert machine.star is not None
-      self._goal = {
-        'R_star': machine.r_star,
-        'episodes': len(machine.hist),
-        'version': self._version,
-        'explorer': self._candidates[machine.star].explorer,
-        'star_learner_steps': self._candidates[machine.star].learner_step,
-        'accepted': machine.accepted,
-        'rejected': machine.rejected,
-      }
+    if rules.r_star < target or self._reporter.finished:
+      return
+    self.save()
+    self._reporter.finish(
+      f'theta_star has a confirmed mean return of {rules.r_star:.1f} over '
+      f'{len(rules.hist)} episodes (target {target:g})',
+      {
+        'R_star': rules.r_star,
+        'episodes': len(rules.hist),
+        'version': rules.version,
+        'explorer': star.explorer,
+        'star_learner_steps': star.learner_step,
+        'accepted': rules.accepted,
+        'rejected': rules.rejected,
+      },
+    )
 
-  # In the node's own thread, without the lock.
-
-  def _flush(self, reporter: reporting.Reporter, rows: int) -> None:
-    for _ in range(rows):
-      reporter.log(*self._rows.popleft())
-    if self._goal and not reporter.finished:
-      self.save()
-      reporter.finish(
-        f'theta_star has a confirmed mean return of '
-        f'{self._goal["R_star"]:.1f} over {self._goal["episodes"]} episodes '
-        f'(target {self._target_return:g})',
-        self._goal,
-      )
+  def _show(self) -> None:
+    """Gives explorers the newest theta_star. The lock is held."""
+    version, star = self._rules.version, self._rules.star
+    if star is not None:
+      theta = parameters.encode(self._agent.layout, version, star.theta)
+      self._seen = version, theta
+      self._published = time.monotonic()
 
   def _restore(self) -> None:
     assert self._directory is not None
-    found = swarm_state.read(self._directory, self._layout)
-    if found is None:
+    path = self._directory / checkpoints.STAR_SERVER
+    arrays = checkpoints.read(path, repair=True)
+    if arrays is None:
       return
-    kept, self._candidates = found
-    supervisor_rules.restore(self._machine, kept['machine'])
-    self._version = kept['version']
-    # Above the numbers of the life that saved, and of those lives of this
-    # start that did not.
-    range_ = kept['next_candidate'] // _PER_LIFE + pulse.life()[1]
-    self._next_candidate = range_ * _PER_LIFE
-    self._episodes = kept['episodes']
-    self._offers = kept['offers']
-    _logger.info('Went on from version %d of theta_star.', self._version)
+    size = self._agent.layout.size
+    for name, array in arrays.items():
+      if name == 'state' or name.endswith('theta') and array.shape != (size,):
+        raise ValueError(
+          f'{path} is of another version of this software or of another '
+          'network: start a new run.'
+        )
+    self._rules.restore(arrays)
+    self._show()
+    _logger.info('Went on from version %d of theta_star.', self._rules.version)

@@ -40,20 +40,10 @@ class Star:
 class StarClient:
   """Polls theta_star and offers candidates in its own thread."""
 
-  def __init__(
-    self,
-    server: Any,
-    layout: parameters.Layout,
-    star_max_age_s: float | None = None,
-  ):
-    """Stores its arguments; `server` is a client of a `star.StarServer`.
-
-    With `star_max_age_s`, the local c halves for each such period in which no
-    supervisor has called the server.
-    """
+  def __init__(self, server: Any, layout: parameters.Layout):
+    """Stores its arguments; `server` is a client of a `star.Star`."""
     self._server = server
     self._layout = layout
-    self._max_age_s = star_max_age_s
     self.star = Star()
     self._offer: tuple[np.ndarray, float, int, int] | None = None
     self._lock = threading.Lock()
@@ -134,15 +124,12 @@ class StarClient:
     theta = known.theta
     if answer['theta'] is not None:
       _, theta = parameters.decode(self._layout, answer['theta'])
-    c = float(answer['c'])
-    if self._max_age_s is not None:
-      c *= 0.5 ** int(answer['supervisor_age_s'] // self._max_age_s)
     if not known.reachable:
       _logger.warning('The star server is back (%s).', time.ctime())
     self.star = Star(
       version=int(answer['version']),
       theta=theta,
-      c=c,
+      c=float(answer['c']),
       r_star=float(answer['r_star']),
       bar=float(answer['bar']),
     )
@@ -172,12 +159,11 @@ class StarExchange(pull.Pull):
     the learner steps between two pulls if `config.pull_every` is 'rollout'.
     """
     period = updates_per_rollout if config.pull_every == 'rollout' else 1
-    super().__init__(config.c_max, config.r_mode, config.inertia, period)
+    super().__init__(config.c_max, period)
     self.shared_start = config.start == 'shared'
     self._config = config
-    self._client = StarClient(server, layout, config.star_max_age_s)
-    self._returns = explorers.ReturnClaims(num_members, config.claim_episodes)
-    self._targets = explorers.TargetClaims(num_members)
+    self._client = StarClient(server, layout)
+    self._returns = explorers.Claims(num_members, config.claim_episodes)
     self._version = 0
     self._weights = np.zeros(num_members, np.float32)
     self._next_poll = 0
@@ -195,24 +181,15 @@ class StarExchange(pull.Pull):
 
   def episode_ended(self, done):
     claim = self._returns.finished(done.index, done.episode_return)
-    if self._config.claim_mode == 'return' and claim is not None:
+    if claim is not None:
       self._offer(done.index, claim)
-
-  def updated(self, result):
-    if self._config.claim_mode == 'target':
-      # A broken member's parameters have been replaced.
-      largest = np.where(result.broken, np.nan, result.metrics['target_max'])
-      for member, claim in self._targets.updated(largest):
-        self._offer(member, claim)
 
   def sync(self):
     if self._worker.steps >= self._next_poll:
       self._next_poll = self._worker.steps + self._config.star_poll_steps
       self._client.poll()
     star = self._client.star
-    weights = explorers.pull_weights(
-      star.c, star.r_star, self._returns.means, self._config.pull_mode
-    )
+    weights = explorers.pull_weights(star.c, star.r_star, self._returns.means)
     newer = star.version != self._version
     if newer or not np.array_equal(weights, self._weights):
       self.set_star(star.theta if newer else None, weights)
@@ -225,7 +202,6 @@ class StarExchange(pull.Pull):
     super().reset_member(member)
     # Its earlier claims may exceed all that the new parameters can reach.
     self._returns.forget(member)
-    self._targets.forget(member)
 
   def metrics(self):
     theta, star = self._worker.theta, self._client.star

@@ -1,10 +1,9 @@
-"""Explorers, supervisors and an evaluator around theta_star.
+"""Explorers and an evaluator around the star, which holds theta_star.
 
 Each explorer node hosts P explorers. Nodes that may die and restart: explorers
-(from theta_star), supervisors (their episode is assigned again) and the
-evaluator; the star server, a replay node and the counter from their
-checkpoints. Colocated replay is restored with its explorers. In a resumed run,
-explorers continue from their own checkpoints.
+(from theta_star) and the evaluator; the star, a replay node and the counter
+from their checkpoints. Colocated replay is restored with its explorers. In a
+resumed run, explorers continue from their own checkpoints.
 """
 
 from __future__ import annotations
@@ -20,15 +19,13 @@ from launch import experience
 from launch import experiment as experiment_lib
 from launch import rpc
 from launch.nodes import replay_host
-from launch.nodes import supervisor
 from launch.nodes import worker
 from launch.services import star
 from launch.services import star_exchange
 from launch.topologies import parts
 
 SECTION = 'swarm'
-# A checkpoint holds the explorers of one node, or one kind of supervisor.
-LASTING = ('explorers_per_node', 'supervisor')
+LASTING = ('explorers_per_node',)  # A checkpoint holds those of one node.
 Config = explorers.Config
 
 
@@ -39,10 +36,8 @@ def members(config: Config) -> int:
 
 def ignored(agent: Any, config: Config) -> dict[str, str]:
   """Settings that a run would ignore, and why."""
+  del config
   found = {}
-  if config.supervisor == 'literal':
-    why = "the rules of swarm.supervisor='literal' know none"
-    found['run.target_return'] = why
   if (agent.updates_per_call or 1) == 1:
     found['pull_every'] = f'{agent.name} has one update to a rollout, or none'
   return found
@@ -60,25 +55,11 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
     )
   agent = experiment.make_agent()
   experience.check_members(experiment)
-  if config.claim_mode == 'target' and 'target_max' not in agent.metrics:
-    raise ValueError(
-      f"swarm.claim_mode='target' claims the largest target of a batch, and "
-      f"{agent.name} computes none. Set swarm.claim_mode='return'."
-    )
   hosted = hosting(config)
   program = lp.Program('swarm')
   counter = parts.counter(program, experiment)
   with program.group('star'):
-    server = program.add_node(
-      rpc.Node(
-        star.StarServer,
-        config,
-        agent.layout,
-        experiment.run_dir,
-        counter,
-        experiment.run.target_return,
-      )
-    )
+    server = program.add_node(rpc.Node(star.Star, experiment, config, counter))
   replay = None
   if experiment.run.replay == 'node':
     parts.require_transitions(experiment)
@@ -118,14 +99,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           **options,
         )
       )
-  with program.group('supervisor'):
-    for i in range(config.num_supervisors):
-      program.add_node(
-        lp.PyClassNode(
-          supervisor.Supervisor, experiment, config, i, counter, server
-        )
-      )
-  # The star server ends the run, not the evaluator.
+  # The star ends the run, not the evaluator.
   parts.evaluator(program, experiment, counter, server, ends_run=False)
   parts.let_all_come_back(program)
   return program

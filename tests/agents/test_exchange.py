@@ -11,13 +11,15 @@ NAN = float('nan')
 
 
 class FixedDraws:
-  """Stands for the exchange's generator: every draw is `r`."""
+  """Stands for the exchange's generator: every draw is `r`, [] or [D]."""
 
   def __init__(self, r):
     self._r = np.array(r, np.float32)
     self.state = tf.Variable(0)
 
   def uniform(self, shape):
+    if self._r.ndim:
+      return tf.constant(self._r[None])
     return tf.constant(np.broadcast_to(self._r, shape))
 
 
@@ -73,10 +75,7 @@ def test_one_step_is_that_of_the_vectors(vector):
 def test_a_learner_moves_as_in_the_vectors(vector, linear_learner, fix_draws):
   inputs, expected = vector.inputs, vector.expected
   fix_draws(inputs['r'])
-  elementwise = isinstance(inputs['r'], list)
-  pull = pull_exchange.Pull(
-    inputs['c_max'], 'elementwise' if elementwise else 'scalar'
-  )
+  pull = pull_exchange.Pull(inputs['c_max'])
   learner = linear_learner(
     [inputs['theta']],
     [inputs['lr']],
@@ -103,12 +102,11 @@ def test_a_learner_moves_as_in_the_vectors(vector, linear_learner, fix_draws):
       )
 
 
-@pytest.mark.parametrize('r_mode', ['scalar', 'elementwise'])
-def test_each_member_and_update_has_a_draw_of_its_own(r_mode, linear_learner):
+def test_each_member_and_update_has_a_draw_of_its_own(linear_learner):
   members, size, updates, seed, c = 3, 4, 5, 11, 0.4
   theta = np.random.default_rng(0).normal(size=(members, size))
   star = np.random.default_rng(1).normal(size=size)
-  pull = pull_exchange.Pull(None, r_mode)
+  pull = pull_exchange.Pull(None)
   learner = linear_learner(
     theta, exchange=pull, updates_per_call=updates, seed=seed
   )
@@ -117,61 +115,22 @@ def test_each_member_and_update_has_a_draw_of_its_own(r_mode, linear_learner):
   generator = mirror(seed)
   draws = []
   for _ in range(updates):
-    shape = (members, 1 if r_mode == 'scalar' else size)
-    draws.append(generator.uniform(shape).numpy())
+    draws.append(generator.uniform((members, 1)).numpy())
     theta = theta + c * draws[-1] * (star - theta)
   np.testing.assert_allclose(learner.parameters(), theta, rtol=1e-5, atol=1e-6)
   assert len(np.unique(draws)) == np.size(draws)
 
 
-def test_inertia_adds_its_share_of_the_last_displacement(linear_learner):
-  omega, seed, rate, c = 0.6, 3, 0.1, 0.3
-  rng = np.random.default_rng(0)
-  theta, star = rng.normal(size=(2, 4)), rng.normal(size=4)
-  gradients = rng.normal(size=(5, 2, 4))
-  pull = pull_exchange.Pull(None, inertia=omega)
-  learner = linear_learner(theta, [rate] * 2, pull, seed=seed)
-  pull.set_star(star, c)
-  generator = mirror(seed)
-  velocity = np.zeros((2, 4))
-  for gradient in gradients:
-    learner.step(tf.constant(gradient[None], tf.float32))
-    r = generator.uniform((2, 1)).numpy()
-    velocity = -rate * gradient + c * r * (star - theta) + omega * velocity
-    theta = theta + velocity
-    np.testing.assert_allclose(
-      learner.parameters(), theta, rtol=1e-4, atol=1e-5
-    )
-
-
-def test_a_skipped_member_keeps_its_velocity_and_is_not_pulled(linear_learner):
-  pull = pull_exchange.Pull(inertia=0.5)
+def test_a_member_that_skips_its_update_is_not_pulled(linear_learner):
+  pull = pull_exchange.Pull()
   learner = linear_learner(np.zeros((2, 3)), exchange=pull)
   pull.set_star(np.full(3, -100.0), 0.05)
-  ones = np.ones((1, 2, 3), np.float32)
-  learner.step(tf.constant(ones))
-  before = learner.save()
-  ones[0, 1] = NAN
-  learner.step(tf.constant(ones))
-  after = learner.save()
-  for name in ('theta', 'velocity'):
-    np.testing.assert_array_equal(after[name][1], before[name][1])
-  assert (after['theta'][0] < before['theta'][0]).all()
-
-
-def test_a_replaced_member_starts_at_rest(linear_learner):
-  # Its velocity may be as broken as its parameters were.
-  learner = linear_learner(
-    np.zeros((2, 3)), [1e30] * 2, pull_exchange.Pull(inertia=0.5)
-  )
   gradient = np.ones((1, 2, 3), np.float32)
-  gradient[0, 1] = 1e18
+  gradient[0, 1] = NAN
   learner.step(tf.constant(gradient))
-  assert np.isinf(learner.parameters()[1]).all()
-  learner.set_member(1, np.full(3, 2.0))
-  learner.step(tf.zeros((1, 2, 3)))
-  np.testing.assert_array_equal(learner.parameters()[1], [2.0, 2.0, 2.0])
-  assert (learner.save()['velocity'][0] != 0).all()
+  theta = learner.parameters()
+  np.testing.assert_array_equal(theta[1], np.zeros(3))
+  assert (theta[0] < 0).all()
 
 
 def test_a_new_weight_keeps_the_star(linear_learner, fix_draws):

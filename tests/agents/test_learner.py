@@ -116,7 +116,7 @@ def test_several_updates_in_a_call_are_one_after_the_other(agent):
   packed = tf.constant(_packed(4 * BATCH, 2))
   learners = []
   for updates in (4, 1):
-    pull = pull_exchange.Pull(inertia=0.3)
+    pull = pull_exchange.Pull()
     learners.append(
       _learner(agent, theta, RATES[:2], exchange=pull, updates_per_call=updates)
     )
@@ -391,7 +391,7 @@ def test_a_replaced_member_starts_anew_and_the_others_do_not(linear_learner):
 
 def test_a_restored_learner_goes_on_identically(linear_learner):
   def make(theta, seed):
-    pull = pull_exchange.Pull(0.5, 'elementwise', inertia=0.4)
+    pull = pull_exchange.Pull(0.5)
     learner = linear_learner(
       theta,
       exchange=pull,
@@ -438,21 +438,6 @@ def test_a_checkpoint_of_another_learner_is_refused_whole(linear_learner):
     learner.restore(saved)
   for name, array in learner.save().items():
     np.testing.assert_array_equal(array, before[name])
-
-
-@pytest.mark.parametrize('options', [{'inertia': 0.4}])
-def test_what_an_exchange_did_not_keep_before_begins_fresh(
-  linear_learner, options
-):
-  saved = linear_learner(np.ones((2, 3)), exchange=pull_exchange.Pull()).save()
-  learner = linear_learner(
-    np.zeros((2, 3)), exchange=pull_exchange.Pull(**options)
-  )
-  assert not learner.parameters().any()
-  learner.restore(saved)
-  np.testing.assert_array_equal(learner.parameters(), np.ones((2, 3)))
-  (name,) = learner.save().keys() - saved.keys()
-  assert not learner.save()[name].any()
 
 
 def test_learners_that_cannot_be_are_refused(linear_learner, agent):

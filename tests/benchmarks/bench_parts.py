@@ -28,12 +28,11 @@ from agents import feeds  # noqa: E402
 from agents import learner as learner_lib  # noqa: E402
 from agents import parameters  # noqa: E402
 from agents.exchange import pull as pull_exchange  # noqa: E402
-from agents.swarm import explorers  # noqa: E402
 from environment_loops import environments  # noqa: E402
 from environment_loops import observers  # noqa: E402
 from environment_loops import vector  # noqa: E402
 from launch import rpc  # noqa: E402
-from launch.services import star  # noqa: E402
+from launch.services import variables  # noqa: E402
 from replay import adders  # noqa: E402
 from replay import packing  # noqa: E402
 from replay import sampler as sampler_lib  # noqa: E402
@@ -48,13 +47,19 @@ Cost = dict[str, float]
 
 
 def serve_star(address: str, layout: parameters.Layout, stop) -> None:
-  """A star server that has a theta_star, until `stop`."""
-  server = star.StarServer(explorers.Config(), layout, None, None)
+  """Serves what a star with a theta_star serves, until `stop`."""
   theta = np.zeros(layout.size, np.float32)
-  server.offer(parameters.encode(layout, 1, theta), 1.0, 0, 1)
-  while not server.get_star(0)['version']:
-    server.report_episode(server.next_episode(0, -1)['ticket'], 100.0)
-  with rpc.serve(server, address):
+  published = variables.Published(layout)
+  published.publish(1, theta)
+
+  class Star:
+    serves = ('get_star',)
+
+    def get_star(self, known_version):
+      numbers = {'c': 0.05, 'r_star': 100.0, 'bar': 1.0}
+      return {**published.get(known_version), **numbers}
+
+  with rpc.serve(Star(), address):
     stop.wait()
 
 

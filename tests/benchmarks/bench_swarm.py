@@ -1,7 +1,7 @@
 """Member-updates per second: population nodes against one member per process.
 
 Both forms are the same 31 explorers, on the same machine, in turns; acting,
-replay, supervisor and evaluator run as always. A form is measured from a few
+replay, star and evaluator run as always. A form is measured from a few
 seconds after its last node made its first update. The rate of a node is what
 its learner_steps grew by between its first and its last row of
 metrics/node_explorer.jsonl in that window, over the time between these rows;

@@ -166,16 +166,13 @@ CASES = (
   ('average', 1),
   ('pull', 1),
   ('pull', 4),
-  ('pull_elementwise', 4),
 )
 # What depends on no agent: one is enough.
-MORE_CASES = (('dqn', 'pull_inertia', 4), ('dqn', 'pull_period', 4))
+MORE_CASES = (('dqn', 'pull_period', 4),)
 
 
 PULLS: dict[str, dict[str, Any]] = {
   'pull': {},
-  'pull_elementwise': {'r_mode': 'elementwise'},
-  'pull_inertia': {'inertia': 0.3},
   'pull_period': {'period': 3},
 }
 

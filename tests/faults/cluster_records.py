@@ -25,7 +25,6 @@ BEGIN, END = '<!-- demo: begin -->', '<!-- demo: end -->'
 _LOOK_S = 0.2
 # Counts that show a node's work; kinds of rows that another node writes for it.
 _WORK = ('own_actor_steps', 'own_learner_steps')
-_WRITTEN_FOR = {'supervisor': 'supervisor/0'}
 _COUNTER = 'counter/0'
 _RARE = 'evaluator'  # speaks once in an evaluation
 
@@ -96,7 +95,7 @@ class Reports:
         self._take(path.stem, jsonable.decode(json.loads(line)), now)
 
   def _take(self, kind: str, row: Mapping[str, Any], now: float) -> None:
-    node = _WRITTEN_FOR.get(kind, row.get('node'))
+    node = row.get('node')
     if node is None:
       return
     # A candidate or an evaluation has none of these counts.

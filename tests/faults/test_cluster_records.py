@@ -61,7 +61,7 @@ def test_a_learner_stands_still_by_its_updates_and_others_by_their_rows(run):
     reports.look(now)
   assert reports.still_s(since=4) == {
     'learner/0': 0.0,
-    'supervisor/0': 6.0,
+    'star/0': 6.0,
     'counter/0': 6.0,
   }
 

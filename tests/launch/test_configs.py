@@ -24,7 +24,7 @@ def test_the_config_of_a_preset_has_every_setting(name, preset):
     if section != 'environment':
       assert set(cell.config[section]) == set(settings.names(type(config)))
   swarm = cell.sections.get('swarm')
-  # The rule of the default supervisor: any claim after 2 b confirmations.
+  # Any claim gets a trial after 2 b confirmations.
   assert swarm is None or swarm.idle_episodes == 2 * swarm.b
 
 
@@ -72,7 +72,6 @@ def test_a_field_newer_than_the_run_has_its_default_not_the_preset_s():
     ('apex_dqn', None, {'agent.prioritized': 'False'}, 'without priorities'),
     ('dqn', None, {'run.deterministic': 'True'}, 'run.deterministic=True'),
     ('pso_dqn', None, {'run.replay': 'node'}, 'run.replay=node'),
-    ('pso_dqn', None, {'swarm.supervisor': 'literal'}, 'swarm.supervisor'),
     ('ddpg', None, {'agent.policy_delay': '2'}, 'with parameters that move'),
     (
       'ddpg:td3_pendulum',
@@ -122,7 +121,7 @@ def test_what_no_checkpoint_fits_is_refused_before_the_run_is_touched(
     ('impala', {'actors.num_actors': '3', 'actors.queue_batches': '2'}),
     ('impala', {'actors.envs_per_actor': '4'}),
     ('impala', {'agent.unroll_length': '5', 'agent.batch_size': '32'}),
-    ('pso_dqn', {'swarm.b': '5', 'swarm.inertia': '0.3'}),
+    ('pso_dqn', {'swarm.b': '5', 'swarm.k': '100'}),
     ('acme_dqn', {'run.steps_per_agent': '90000'}),
   ],
 )

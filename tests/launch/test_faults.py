@@ -67,7 +67,7 @@ def killed(start_run, tmp_path_factory):
     f'--config.run.steps_per_agent={STEPS}',
     '--config.run.evaluations=400',
     modules=HERE,
-    # Five deaths have to fit in.
+    # Four deaths have to fit in.
     environment={'FAULTY_RELEASE': str(release), 'FAULTY_SLOW_S': '0.012'},
   )
   seen = _Killed(run)
@@ -78,18 +78,17 @@ def killed(start_run, tmp_path_factory):
     'explorer that starts from theta_star',
   )
   # One at a time: each is back at work before the next one dies.
-  seen.kill('supervisor/0')
-  candidates = len(seen.rows('candidate'))
-  run.wait_until(
-    lambda: len(seen.rows('candidate')) > candidates, 'candidate tried'
-  )
   seen.kill('evaluator/0')
   evaluations = len(seen.rows('evaluation'))
   run.wait_until(
     lambda: len(seen.rows('evaluation')) > evaluations, 'evaluation'
   )
   seen.kill('star/0')
-  seen.go_on('steps without a star server')
+  seen.go_on('steps without a star')
+  candidates = len(seen.rows('candidate'))
+  run.wait_until(
+    lambda: len(seen.rows('candidate')) > candidates, 'candidate tried'
+  )
   seen.kill('counter/0')
   seen.go_on('steps after the counter died')
   release.touch()
@@ -98,7 +97,6 @@ def killed(start_run, tmp_path_factory):
 
 KILLED = (
   'explorer/0',
-  'supervisor/0',
   'evaluator/0',
   'star/0',
   'counter/0',

@@ -202,7 +202,6 @@ def test_root_has_no_limit_of_processes(monkeypatch):
       },
       'Lower agent.max_replay_size',
     ),
-    ('pso_dqn', {'swarm__num_supervisors': '4000'}, 'the number of nodes'),
     (
       'sac',
       {'environment': 'Hopper-v5', 'run__eval_episodes': '100000'},
@@ -256,7 +255,6 @@ def test_more_threads_than_the_system_gives_are_refused(monkeypatch):
     ('acme_d4pg', {'agent__policy_sizes': '(2.5,)'}, 'whole numbers above 0'),
     ('pso_dqn', {'swarm__confirmation_period_s': 'inf'}, 'from 0 to 10'),
     ('pso_dqn', {'swarm__confirmation_period_s': '1e300'}, 'from 0 to 10'),
-    ('pso_dqn', {'swarm__num_supervisors': '100000'}, 'from 1 to 4096'),
     ('dqn', {'agent__hidden_sizes': '(' * 5000}, 'hidden_sizes'),
     ('d4pg', {'agent__num_atoms': '1000000000000'}, 'atoms between them are'),
     ('ppo', {'agent__epochs': '1000000000'}, 'updates of one rollout'),

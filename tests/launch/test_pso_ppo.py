@@ -25,12 +25,6 @@ def test_an_explorer_is_the_plain_agent_whose_rollout_is_one_block(preset):
   assert found.steps_per_call == alone['agent'].rollout_steps
 
 
-def test_a_claim_that_ppo_cannot_make_is_refused():
-  cell = cell_lib.resolve('pso_ppo', overrides={'swarm.claim_mode': 'target'})
-  with pytest.raises(ValueError, match='ppo computes none. Set swarm.claim_m'):
-    cell.build()
-
-
 # A real swarm.
 
 

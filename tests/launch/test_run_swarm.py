@@ -83,7 +83,6 @@ def test_every_node_has_a_log(swarm):
     'star-0',
     'explorer-0',
     'explorer-1',
-    'supervisor-0',
     'evaluator-0',
   }
   assert run.log('explorer/1').startswith('--- explorer/1, pid ')
@@ -240,10 +239,6 @@ REFUSED = {
   'negative explorers': (
     ['--config.swarm.num_explorers=-1'],
     ['num_explorers=-1', 'from 1 to'],
-  ),
-  'no supervisor': (
-    ['--config.swarm.num_supervisors=0'],
-    ['num_supervisors=0', 'from 1 to'],
   ),
   'negative steps': (
     ['--config.run.steps_per_agent=-5'],

@@ -1,13 +1,9 @@
 """What tells the explorers of a swarm apart: rates, pulls and claims."""
 
-import math
-
 import numpy as np
 
 from agents import base
 from agents.swarm import explorers
-
-INF = math.inf
 
 
 def _rates(count, spread, rate=1e-3):
@@ -36,15 +32,12 @@ def test_a_single_explorer_learns_at_the_base_rate():
 def test_only_a_better_star_pulls():
   own = np.array([np.nan, 4.9, 5.0, 9.0])
   np.testing.assert_allclose(
-    explorers.pull_weights(0.1, 5.0, own, 'better'), [0.1, 0.1, 0.0, 0.0]
-  )
-  np.testing.assert_allclose(
-    explorers.pull_weights(0.1, 5.0, own, 'always'), [0.1] * 4
+    explorers.pull_weights(0.1, 5.0, own), [0.1, 0.1, 0.0, 0.0]
   )
 
 
 def test_a_claim_is_the_mean_of_the_last_episodes_of_its_explorer():
-  claims = explorers.ReturnClaims(num_members=2, claim_episodes=3)
+  claims = explorers.Claims(num_members=2, claim_episodes=3)
   assert np.isnan(claims.means).all()
   got = [claims.finished(0, g) for g in (1.0, 2.0, 6.0, 10.0)]
   assert got == [None, None, 3.0, 6.0]
@@ -52,19 +45,8 @@ def test_a_claim_is_the_mean_of_the_last_episodes_of_its_explorer():
   np.testing.assert_allclose(claims.means, [6.0, 6.0])
 
 
-def test_a_target_claim_is_a_new_largest_target_of_its_explorer():
-  claims = explorers.TargetClaims(num_members=3)
-  assert claims.updated(np.array([-1.0, np.nan, -INF])) == [(0, -1.0)]
-  # Equal counts (Algorithm 1 has >=), less does not.
-  assert claims.updated(np.array([-1.0, -5.0, 2.0])) == [
-    (0, -1.0), (1, -5.0), (2, 2.0)
-  ]  # fmt: skip
-  assert claims.updated(np.array([-2.0, -4.0, INF])) == [(1, -4.0)]
-  assert claims.updated(np.array([-1.5, -4.5, 2.5])) == [(2, 2.5)]
-
-
 def test_who_has_other_parameters_claims_anew():
-  returns = explorers.ReturnClaims(num_members=2, claim_episodes=2)
+  returns = explorers.Claims(num_members=2, claim_episodes=2)
   for member in (0, 1):
     assert returns.finished(member, 100.0) is None
   returns.forget(0)
@@ -72,7 +54,3 @@ def test_who_has_other_parameters_claims_anew():
   np.testing.assert_array_equal(returns.means, [np.nan, 100.0])
   assert returns.finished(0, 1.0) is None
   assert returns.finished(1, 50.0) == 75.0
-  targets = explorers.TargetClaims(num_members=2)
-  targets.updated(np.array([1e8, 5.0]))
-  targets.forget(0)
-  assert targets.updated(np.array([100.0, 4.0])) == [(0, 100.0)]

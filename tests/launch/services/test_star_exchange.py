@@ -16,32 +16,23 @@ from agents.swarm import explorers
 from environment_loops import environments
 from launch import experiment as experiment_lib
 from launch import rpc
-from launch.services import star
 from launch.services import star_exchange
 from run_records import run_directory
+from tests.launch.services import star_cases
 
-LAYOUT = parameters.Layout([('q/w', (2, 3)), ('q/b', (3,))])
+LAYOUT = star_cases.LAYOUT
 OTHER = parameters.Layout([('q/w', (2, 4)), ('q/b', (4,))])
 C = 0.05
 
 
-class _Clock:
-  def __init__(self):
-    self.now = 100.0
-
-  def __call__(self):
-    return self.now
+@pytest.fixture
+def swarm(make_swarm):
+  return make_swarm(c_max=C)
 
 
 @pytest.fixture
-def clock():
-  return _Clock()
-
-
-@pytest.fixture
-def server(clock):
-  config = explorers.Config(b=1, k=1.0, c_max=C, window=4)
-  return star.StarServer(config, LAYOUT, None, None, clock=clock)
+def server(swarm):
+  return swarm.star
 
 
 @pytest.fixture
@@ -67,14 +58,6 @@ def _theta(value):
   return np.full(LAYOUT.size, value, np.float32)
 
 
-def _publish(server, value, claim, episode_return):
-  """Has a candidate accepted, with more than b wins: it pulls."""
-  server.offer(parameters.encode(LAYOUT, 0, _theta(value)), claim, 0, 0)
-  for _ in range(2):
-    ticket = server.next_episode(0, -1)['ticket']
-    server.report_episode(ticket, episode_return)
-
-
 def _poll_until(link, condition, timeout_s=60.0):
   """Polls as an explorer does, which never waits for an answer."""
   deadline = time.monotonic() + timeout_s
@@ -95,31 +78,34 @@ def test_before_the_first_star_there_is_nothing_to_pull_to(
 
 
 def test_a_poll_brings_the_newest_star_and_its_weight(
-  server, address, make_link
+  swarm, server, address, make_link
 ):
   with rpc.serve(server, address):
     link = make_link()
     link.start()
-    _publish(server, 1.0, claim=1.0, episode_return=5.0)
+    swarm.offer(1.0, claim=1.0)
+    swarm.play(5.0, 5.0)
     star = _poll_until(link, lambda star: star.version == 1)
     np.testing.assert_array_equal(star.theta, _theta(1.0))
     assert (star.c, star.r_star) == (C, 5.0)
     first = star.theta
     # Only c and R_star travel while the version stays.
-    server.report_episode(server.next_episode(0, -1)['ticket'], 8.0)
+    swarm.play(8.0)
     star = _poll_until(link, lambda star: star.r_star == 6.0)
     assert star.theta is first
-    _publish(server, 2.0, claim=2.0, episode_return=9.0)
+    swarm.offer(2.0, claim=2.0)
+    swarm.play(6.0, 9.0, 9.0)
     star = _poll_until(link, lambda star: star.version == 2)
     np.testing.assert_array_equal(star.theta, _theta(2.0))
 
 
 def test_a_server_that_came_back_with_an_older_star_gives_it_whole(
-  server, address, make_link
+  swarm, server, address, make_link
 ):
   with rpc.serve(server, address):
     link = make_link()
-    _publish(server, 1.0, claim=1.0, episode_return=5.0)
+    swarm.offer(1.0, claim=1.0)
+    swarm.play(5.0, 5.0)
     link.start()
     # Of a version that the server had not saved when it died.
     lost = dataclasses.replace(link.star, version=2, theta=_theta(2.0))
@@ -128,15 +114,22 @@ def test_a_server_that_came_back_with_an_older_star_gives_it_whole(
     np.testing.assert_array_equal(star.theta, _theta(1.0))
 
 
-def test_a_restarted_node_starts_with_the_star(server, address, make_link):
-  _publish(server, 3.0, claim=1.0, episode_return=5.0)
+def test_a_restarted_node_starts_with_the_star(
+  swarm, server, address, make_link
+):
+  swarm.offer(3.0, claim=1.0)
+  swarm.play(5.0, 5.0)
   with rpc.serve(server, address):
     star = make_link().start()
     assert star.version == 1
     np.testing.assert_array_equal(star.theta, _theta(3.0))
 
 
-def test_of_several_offers_only_the_best_is_sent(server, address, make_link):
+def test_of_several_offers_only_the_best_is_sent(
+  swarm, server, address, make_link
+):
+  swarm.offer(0.0, claim=0.0)
+  swarm.play(4.0, 4.0)  # the star is in a confirmation: a candidate waits
   with rpc.serve(server, address):
     link = make_link()
     theta = _theta(2.0)
@@ -147,18 +140,18 @@ def test_of_several_offers_only_the_best_is_sent(server, address, make_link):
     theta[:] = 7.0  # The explorer learns on; what is offered stays.
     link.start()
     star = _poll_until(link, lambda star: star.bar == 3.0)
-    assert star.version == 0
-    assert server.metrics()['offers'] == 1
-    job = server.next_episode(0, -1)
-    _, offered = parameters.decode(LAYOUT, job['theta'])
-    np.testing.assert_array_equal(offered, _theta(2.0))
+    assert star.version == 1
+    assert server.metrics()['offers'] == 2
+    swarm.play(4.0, 5.0, 5.0)
+    assert swarm.get()[:2] == (2, 2.0)
 
 
 def test_alone_while_the_server_is_gone_and_pulled_again_when_it_is_back(
-  server, address, make_link, caplog
+  swarm, server, address, make_link, caplog
 ):
   with rpc.serve(server, address):
-    _publish(server, 1.0, claim=1.0, episode_return=5.0)
+    swarm.offer(1.0, claim=1.0)
+    swarm.play(5.0, 5.0)
     link = make_link()
     assert link.start().c == C
   star = _poll_until(link, lambda star: not star.reachable)
@@ -178,8 +171,10 @@ def test_alone_while_the_server_is_gone_and_pulled_again_when_it_is_back(
 
 
 def test_an_offer_that_found_no_server_is_sent_when_it_is_back(
-  server, address, make_link
+  swarm, server, address, make_link
 ):
+  swarm.offer(0.0, claim=0.0)
+  swarm.play(4.0, 4.0)
   with rpc.serve(server, address):
     link = make_link()
     link.start()
@@ -188,7 +183,7 @@ def test_an_offer_that_found_no_server_is_sent_when_it_is_back(
   link.offer(_theta(9.0), 1.0, 0, 0)  # not better than the one that waits
   with rpc.serve(server, address):
     _poll_until(link, lambda star: star.bar == 3.0)
-  assert server.metrics()['offers'] == 1
+  assert server.metrics()['offers'] == 2
 
 
 @pytest.mark.parametrize(('meanwhile', 'kept'), [(9.0, 9.0), (0.5, 1.0)])
@@ -206,8 +201,10 @@ def test_an_offer_that_was_not_answered_replaces_no_better_one(meanwhile, kept):
 
 
 def test_a_refused_offer_does_not_end_the_link(
-  server, address, make_link, caplog
+  swarm, server, address, make_link, caplog
 ):
+  swarm.offer(0.0, claim=0.0)
+  swarm.play(4.0, 4.0)
   with rpc.serve(server, address):
     link = make_link()
     link.start()
@@ -224,26 +221,6 @@ def test_a_wait_for_the_server_at_the_start_ends_with_the_program(address):
   with pytest.raises(rpc.Unavailable) as error:
     node.initial(theta_star[None], False)
   assert 'gave up after' not in str(error.value)  # a minute of tries
-
-
-def test_c_halves_with_every_period_without_a_supervisor(
-  server, address, make_link, clock
-):
-  _publish(server, 1.0, claim=1.0, episode_return=5.0)
-  with rpc.serve(server, address):
-    link = make_link(star_max_age_s=10.0)
-    assert link.start().c == C
-    clock.now += 9.0
-    steady = make_link()
-    assert steady.start().c == C
-    clock.now += 2.0
-    _poll_until(link, lambda star: star.c == C / 2)
-    clock.now += 20.0
-    _poll_until(link, lambda star: star.c == C / 8)
-    first = steady.star
-    assert _poll_until(steady, lambda star: star is not first).c == C
-    server.next_episode(0, -1)  # A supervisor shows itself.
-    _poll_until(link, lambda star: star.c == C)
 
 
 def test_close_ends_the_thread_while_the_server_is_gone(
@@ -270,6 +247,29 @@ def test_close_ends_the_thread_while_the_server_is_gone(
 MEMBERS, BEFORE = 3, 10
 
 
+class _Published:
+  """A star server with one theta_star."""
+
+  serves = ('get_star', 'offer')
+
+  def __init__(self, layout, theta):
+    self._theta = parameters.encode(layout, 1, theta)
+
+  def get_star(self, known):
+    theta = None if known == 1 else self._theta
+    return {'version': 1, 'theta': theta, 'c': C, 'r_star': 5.0, 'bar': 9.0}
+
+  def offer(self, *unused):
+    return False
+
+
+class _Empty(_Published):
+  """A star server before the first theta_star."""
+
+  def get_star(self, known):
+    return {**super().get_star(1), 'version': 0, 'c': 0.0}
+
+
 def _explorers(**swarm):
   """An experiment of explorers that act and never learn, and its star."""
   spec = environments.Spec('counting', (3,), 2)
@@ -284,11 +284,8 @@ def _explorers(**swarm):
   )
   layout = experiment.make_agent().layout
   config = explorers.Config(num_explorers=MEMBERS, b=1, k=1.0, **swarm)
-  server = star.StarServer(config, layout, None, None)
   theta_star = np.full(layout.size, 0.25, np.float32)
-  server.offer(parameters.encode(layout, 0, theta_star), 1.0, 0, 0)
-  for _ in range(2):
-    server.report_episode(server.next_episode(0, -1)['ticket'], 5.0)
+  server = _Published(layout, theta_star)
   exchange = functools.partial(
     star_exchange.StarExchange, config, layout, MEMBERS, 1
   )
@@ -344,7 +341,6 @@ def _offering(updates, star=None, again=False, **swarm):
     start=lambda should_stop: star,
     offer=lambda theta, *rest: offered.append(rest),
   )
-  made._velocity = None  # that of `setup`
   theta = made.initial(np.zeros((MEMBERS, 2), np.float32), again)
   worker = types.SimpleNamespace(
     theta=theta,
@@ -394,9 +390,8 @@ def test_a_node_that_dies_before_there_is_a_star_goes_on_from_its_checkpoint(
   recorder, run_worker, make_counter, address, tmp_path
 ):
   path = run_directory.create(tmp_path / 'run', {}, {}).path
-  experiment, exchange, _, _ = _explorers()
-  layout = experiment.make_agent().layout
-  server = star.StarServer(explorers.Config(), layout, None, None)
+  experiment, exchange, _, theta_star = _explorers()
+  server = _Empty(experiment.make_agent().layout, theta_star)
   experiment = dataclasses.replace(experiment, run_dir=str(path))
   counter = make_counter()
 
@@ -411,23 +406,3 @@ def test_a_node_that_dies_before_there_is_a_star_goes_on_from_its_checkpoint(
 
   with rpc.serve(server, address):
     np.testing.assert_array_equal(start(), start())
-
-
-def test_the_targets_of_a_member_that_broke_are_not_offered():
-  made, worker, offered = _offering(
-    5, claim_mode='target', offer_after_updates=1
-  )
-
-  def update(broken, largest):
-    for member in np.flatnonzero(broken):  # as the worker does
-      made.reset_member(member)
-    found = {'target_max': np.array(largest)}
-    made.updated(types.SimpleNamespace(broken=np.array(broken), metrics=found))
-    claims = [(member, claim) for claim, member, _ in offered]
-    offered.clear()
-    return claims
-
-  assert update([False] * 3, [1.0, 2.0, 3.0]) == [(0, 1.0), (1, 2.0), (2, 3.0)]
-  # Finite, and the best so far, but not of the parameters that are there now.
-  assert update([False, True, False], [1.5, 99.0, 2.5]) == [(0, 1.5)]
-  assert update([False] * 3, [1.0, 0.5, 1.0]) == [(1, 0.5)]

@@ -36,9 +36,8 @@ def _config(**changes):
 
 
 def test_every_node_of_a_swarm_talks_to_the_server_and_the_counter_only():
-  program = swarm.build(_experiment(), _config(num_supervisors=2))
-  asking = [f'explorer/{i}' for i in range(3)]
-  asking += ['supervisor/0', 'supervisor/1', 'evaluator/0']
+  program = swarm.build(_experiment(), _config())
+  asking = [*(f'explorer/{i}' for i in range(3)), 'evaluator/0']
   assert graph.edges(program) == {
     ('star/0', 'counter/0'),
     *((node, 'counter/0') for node in asking),
@@ -48,13 +47,12 @@ def test_every_node_of_a_swarm_talks_to_the_server_and_the_counter_only():
 
 
 def test_a_swarm_has_as_many_nodes_as_its_config_says():
-  program = swarm.build(_experiment(), _config(num_supervisors=2))
+  program = swarm.build(_experiment(), _config())
   counts = {label: len(nodes) for label, nodes in program.groups.items()}
   assert counts == {
     'counter': 1,
     'star': 1,
     'explorer': 3,
-    'supervisor': 2,
     'evaluator': 1,
   }
 
@@ -92,7 +90,7 @@ def test_a_replay_of_several_nodes_is_saved_after_the_last_of_them(size):
 
 def test_what_may_die_comes_back_and_the_counter_ends_the_run():
   found = restarts.of(swarm.build(_experiment(), _config()))
-  for label in ('explorer', 'supervisor', 'evaluator', 'star'):
+  for label in ('explorer', 'evaluator', 'star'):
     assert isinstance(found[label], restarts.Restart)
   assert isinstance(found['counter'], restarts.EndsRun)
   assert found['counter'].restart is not None
@@ -152,7 +150,7 @@ def test_a_single_process_is_a_worker_and_a_counter():
 def test_the_swarm_is_drawn_from_the_program():
   drawing = graph.to_mermaid(swarm.build(_experiment(), _config()))
   assert '  explorer["explorer x 3"]' in drawing.splitlines()
-  assert '  supervisor --> star' in drawing.splitlines()
+  assert '  explorer --> star' in drawing.splitlines()
 
 
 CARTPOLE = environments.spec('CartPole-v1')
