@@ -9,9 +9,6 @@ one pass computes the rows of all actors:
   forward(theta, *inputs)           outputs [M, ...], for rows of any actors
   choose(outputs, streams)          actions, then what else `take` needs
   take(*chosen)                     stores the state of its rows; their actions
-
-Only `choose` and `take` change its state: `inputs` and `forward` may be
-repeated, also with other parameters.
 """
 
 from __future__ import annotations
@@ -75,17 +72,6 @@ class Request:
   rng: np.random.Generator
 
 
-class NotFinite(ArithmeticError):
-  """The network's outputs for the requests at `broken` are not finite."""
-
-  def __init__(self, broken: list[int]):
-    super().__init__(broken)
-    self.broken = broken
-
-  def __str__(self) -> str:
-    return f'The outputs for requests {self.broken} are not finite.'
-
-
 class Acting:
   """Acts for actors of one agent."""
 
@@ -106,11 +92,15 @@ class Acting:
     """Actions [K, ...] for each request; one forward pass if batchable.
 
     Raises:
-      NotFinite: if batchable, no actor's state has changed, so the call can be
-        repeated with other parameters or without the broken requests.
+      ArithmeticError: the network's outputs are not finite.
     """
     if not self.batchable:
-      return self._act_one_by_one(theta, requests)
+      return [
+        request.actor.act(
+          theta, request.observation, request.actor_steps, request.rng
+        )
+        for request in requests
+      ]
     columns = [
       request.actor.inputs(request.observation, request.actor_steps)
       for request in requests
@@ -125,44 +115,21 @@ class Acting:
       rows,
       [request.actor for request in requests],
     )
-    places = [place for place, _ in streams.parts]
-    _check(outputs, places)
+    _check(outputs)
     chosen = self._common.choose(outputs, streams)
     return [
       request.actor.take(*(column[place] for column in chosen))
-      for request, place in zip(requests, places)
+      for request, (place, _) in zip(requests, streams.parts)
     ]
 
-  def _act_one_by_one(self, theta, requests):
-    actions = [
-      request.actor.act(
-        theta, request.observation, request.actor_steps, request.rng
-      )
-      for request in requests
-    ]
-    broken = [i for i, a in enumerate(actions) if not np.isfinite(a).all()]
-    if broken:
-      raise NotFinite(broken)
-    return actions
 
-
-def _check(outputs: Arrays, places: Sequence[slice]) -> None:
-  """Raises NotFinite if the rows of any request are not finite."""
-  bad = [
-    x for x in outputs if x.size and x.dtype.kind == 'f' and not _finite(x)
-  ]
-  if bad:
-    raise NotFinite(
-      [
-        i
-        for i, place in enumerate(places)
-        if not all(_finite(x[place]) for x in bad)
-      ]
-    )
-
-
-def _finite(x: np.ndarray) -> bool:
-  # A finite sum proves that all are finite; another one may be an overflow.
-  return math.isfinite(np.add.reduce(x, axis=None)) or bool(
-    np.isfinite(x).all()
-  )
+def _check(outputs: Arrays) -> None:
+  """Raises ArithmeticError if outputs are not finite."""
+  for x in outputs:
+    # A finite sum proves that all are finite; another one may be an overflow.
+    if x.size and x.dtype.kind == 'f':
+      total = np.add.reduce(x, axis=None)
+      if not math.isfinite(total) and not np.isfinite(x).all():
+        raise ArithmeticError(
+          'The network gives no finite numbers for an observation.'
+        )

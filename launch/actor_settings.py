@@ -36,10 +36,6 @@ class Config:
   max_lag: settings.Count | None = None
   # Where policies run: 'local', in each actor, or 'central', on a server.
   inference: Literal['local', 'central'] = 'local'
-  # Transport to that server; 'auto': shared memory on its host, elsewhere RPC.
-  inference_transport: Annotated[
-    Literal['auto', 'shared_memory', 'rpc'], _CENTRAL
-  ] = 'auto'
   # Milliseconds that a request waits for others, at most.
   inference_max_wait_ms: Annotated[settings.NotNegative, _CENTRAL] = 2.0
   # Environments in one of the server's batches, at most; None: no limit, and

@@ -26,9 +26,8 @@ from launch import experiment as experiment_lib
 from launch import pulse
 from launch import rpc
 from launch.nodes import acting
+from launch.services import inference
 from launch.services import variables
-from launch.services.inference import frames
-from launch.services.inference import remote
 from replay import deadlock
 from run_records import reporting
 
@@ -104,13 +103,8 @@ class Actor:
     self._behaviour: Any
     self._follower: Any
     if config.inference == 'central':
-      self._behaviour = self._follower = remote.RemotePolicy(
-        self._policy,
-        frames.layout(experiment, config),
-        self._info.index,
-        seed,
-        config.inference_transport,
-        self._stop.is_set,
+      self._behaviour = self._follower = inference.RemotePolicy(
+        self._policy, self._info.index, seed, self._stop.is_set
       )
       opened.callback(self._behaviour.close)
     else:
@@ -180,7 +174,7 @@ class Actor:
       try:
         observation = self._act(observation, count)
         count = 0
-      except remote.RunLost:
+      except inference.RunLost:
         observation = self._begin_anew()
         # The rollout still lacks the steps that have not been written.
         done = (self.steps - before) // num_envs

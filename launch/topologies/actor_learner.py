@@ -24,7 +24,7 @@ from launch.nodes import actor
 from launch.nodes import replay_host
 from launch.nodes import worker
 from launch.services import averaging
-from launch.services.inference import server as inference
+from launch.services import inference
 from launch.topologies import parts
 from replay import deadlock
 
@@ -91,7 +91,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           config,
           counter,
           learner,
-          # Of each actor, one call may wait for a batch and one for a learner.
+          # Of each actor, one call may wait for a batch and one for parameters.
           thread_pool_size=16 + 2 * config.num_actors,
         )
       )

@@ -1,9 +1,8 @@
 """Central inference beside local acting: environment steps/s, with learning.
 
 IMPALA on CartPole-v1, 64 x 64, two actors with 32 environments each, unrolls of
-20 steps. The same run with a policy in each actor, with one on a server whose
-frames lie in shared memory, and with one whose frames go over RPC, in turns on
-the same machine. Rates are those of a window after the first update.
+20 steps. The same run with a policy in each actor and with one on a server, in
+turns on the same machine. Rates are those of a window after the first update.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 from tests.benchmarks import common  # noqa: E402
 
 _UNROLL, _BATCH, _ACTORS, _ENVS = 20, 8, 2, 32
-_NEEDED = 0.6  # of local acting's steps/s
-_SERVED = ('mean_batch', 'passes_per_step', 'pass_ms', 'wait_p99_ms')
+_SERVED = ('mean_batch', 'pass_ms', 'wait_ms')
 _PRESET = (
   'impala:cartpole',
   '--config.agent.anneal_env_steps=None',
@@ -31,13 +29,8 @@ _PRESET = (
   *common.NO_END,
   common.NO_TARGET,
 )
-_LOCAL, _MEMORY, _RPC = 'local', 'central, shared memory', 'central, RPC'
-_CENTRAL = '--config.actors.inference=central'
-_SYSTEMS = {
-  _LOCAL: (),
-  _MEMORY: (_CENTRAL, '--config.actors.inference_transport=shared_memory'),
-  _RPC: (_CENTRAL, '--config.actors.inference_transport=rpc'),
-}
+_LOCAL, _CENTRAL = 'local', 'central'
+_SYSTEMS = {_LOCAL: (), _CENTRAL: ('--config.actors.inference=central',)}
 
 
 def measure(flags: tuple[str, ...], window_s: float) -> dict[str, float]:
@@ -84,25 +77,20 @@ def _result(
       f'{median(name, "policy_lag"):.1f}',
       *(
         f'{median(name, key):.{digits}f}' if key in runs[0] else '-'
-        for key, digits in zip(_SERVED, (1, 3, 2, 2))
+        for key, digits in zip(_SERVED, (1, 2, 2))
       ),
     )
     for name, runs in found.items()
   ]
   # Of runs that followed one another: the machine is the same for both.
-  shares = {
-    name: statistics.median(
-      central['env_steps_per_s'] / local['env_steps_per_s']
-      for central, local in zip(found[name], found[_LOCAL])
-    )
-    for name in (_MEMORY, _RPC)
-  }
+  share = statistics.median(
+    central['env_steps_per_s'] / local['env_steps_per_s']
+    for central, local in zip(found[_CENTRAL], found[_LOCAL])
+  )
   notes = [
-    f'{_MEMORY}: {shares[_MEMORY]:.0%} of local acting; needed {_NEEDED:.0%}.',
-    f'{_RPC}: {shares[_RPC]:.0%} of local acting.',
-    'Batch: environments in one forward pass. Passes: for each environment '
-    f'step; local acting makes {1 / _ENVS:.3f}. Pass, 99th percentile of the '
-    'time from request to reply: milliseconds, on the server.',
+    f'{_CENTRAL}: {share:.0%} of local acting.',
+    'Batch: environments in one forward pass. Pass, and mean time from request '
+    'to reply: milliseconds, on the server.',
     common.window_note(window_s),
   ]
   return common.Result(
@@ -110,14 +98,14 @@ def _result(
     [
       common.table(
         (
-          'acting', 'env steps/s', 'updates/s', 'mean lag', 'batch', 'passes',
-          'pass, ms', 'request p99, ms',
+          'acting', 'env steps/s', 'updates/s', 'mean lag', 'batch',
+          'pass, ms', 'request, ms',
         ),
         rows,
       )
     ],
     notes,
-    {'runs': found, 'shares': shares},
+    {'runs': found, 'share': share},
   )  # fmt: skip
 
 

@@ -118,14 +118,6 @@ OTHERS = {
     ['impala', '--config.actors.inference_max_batch=4'],
     "it needs actors.inference='central', and that is 'local'",
   ),
-  'a goal that the rules as printed never confirm': (
-    [
-      'pso_dqn',
-      '--config.swarm.supervisor=literal',
-      '--config.run.target_return=475',
-    ],
-    'run.target_return would change nothing here: the rules of',
-  ),
   'a pull of agents without rollouts': (
     ['pso_dqn', '--config.swarm.pull_every=minibatch'],
     'swarm.pull_every would change nothing here',

@@ -3,6 +3,7 @@
 import pytest
 
 from environment_loops import environments
+from tests.launch.services import inference_cases
 from tests.launch.services import star_cases
 
 
@@ -24,3 +25,17 @@ def make_swarm(monkeypatch):
   yield make
   for swarm in made:
     swarm.end()
+
+
+@pytest.fixture
+def world():
+  """world(agent, **config) starts an inference server."""
+  made = []
+
+  def make(agent='impala', **options):
+    made.append(inference_cases.World(agent, **options))
+    return made[-1]
+
+  yield make
+  for one in made:
+    one.close()

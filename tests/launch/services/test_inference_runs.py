@@ -1,16 +1,13 @@
 """Central inference for real: programs whose server and actors are killed."""
 
-import contextlib
 import json
-import os
 import pathlib
 
 import pytest
 
 from run_records import run_directory
-from tests import strangers
 
-MODULES = pathlib.Path(__file__).parents[2]
+MODULES = pathlib.Path(__file__).parents[1]
 ENVS, UNROLL, STEPS = 4, 5, 6000
 COMMON = (
   '--config.agent.hidden_sizes=(16,)',
@@ -38,7 +35,6 @@ RUNS = {
     '--config.agent.batch_size=16',
     '--config.agent.min_replay_size=100',
     '--config.pace.samples_per_insert=8.0',
-    '--config.actors.inference_transport=rpc',
     f'--config.run.steps_per_agent={STEPS}',
   ),
 }
@@ -71,30 +67,21 @@ def killed(request, start_run, tmp_path_factory):
   go_on('learner_steps', 4, 'learning after the server died')
   run.kill('actor/0')
   go_on('actor_steps', 200, 'steps after an actor died')
-  memory = set()
-  for process in run.remains():
-    with contextlib.suppress(FileNotFoundError):  # it has ended
-      memory |= strangers.named_memory(process.pid)
   release.touch()
-  return request.param, run, run.wait(), memory
+  return request.param, run, run.wait()
 
 
 def test_the_run_finishes_and_leaves_nothing(killed):
-  _, run, code, memory = killed
+  _, run, code = killed
   assert code == 0, run.output
   summary = run_directory.open(run.directory).summary()
   assert summary['outcome'] == 'budget'
   assert summary['totals']['actor_steps'] >= STEPS
   run.assert_nothing_is_left()
-  assert [path for path in memory if os.path.exists(path)] == []
-  with open('/proc/net/unix') as file:
-    sockets = file.read()
-  for pid in run.pids('inference/0'):
-    assert f'murmuration-inference-{pid}-' not in sockets
 
 
 def test_who_was_killed_is_started_again_and_nobody_else(killed):
-  _, run, _, _ = killed
+  _, run, _ = killed
   for node in ('inference/0', 'actor/0'):
     assert len(set(run.pids(node))) == 2
     assert f'{node}: killed by SIGKILL' in run.output
@@ -104,24 +91,22 @@ def test_who_was_killed_is_started_again_and_nobody_else(killed):
 
 
 def test_an_actor_says_once_that_its_episodes_begin_anew(killed):
-  _, run, _, _ = killed
+  _, run, _ = killed
   assert run.log('actor/1').count('All episodes begin anew') == 1
 
 
 def test_what_it_reports_is_in_the_metrics(killed):
-  _, run, _, _ = killed
+  _, run, _ = killed
   rows = run_directory.open(run.directory).metrics('node_inference')
   rows = [row for row in rows if 'mean_batch' in row]
   assert max(row['mean_batch'] for row in rows) > ENVS
   for row in rows:
     assert ENVS <= row['mean_batch'] <= 2 * ENVS
-    assert row['passes_per_step'] <= 1 / ENVS + 1e-9
-    assert row['wait_p99_ms'] > 0
-    assert row['not_finite'] == row['refused_requests'] == 0
+    assert row['wait_ms'] >= row['pass_ms'] > 0
 
 
 def test_the_lag_of_the_policy_is_known(killed):
-  agent, run, _, _ = killed
+  agent, run, _ = killed
   rows = run_directory.open(run.directory).metrics('node_learner')
   rows = [row for row in rows if 'policy_lag' in row]
   assert rows and min(row['policy_lag'] for row in rows) >= 0

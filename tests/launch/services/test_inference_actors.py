@@ -61,11 +61,8 @@ def _take(stream, count=BLOCKS):
   ]
 
 
-@pytest.mark.parametrize('transport', ['shared_memory', 'rpc'])
-def test_actors_write_the_blocks_that_they_would_write_locally(
-  world, acting, transport
-):
-  made = world(num_actors=2, inference_transport=transport)
+def test_actors_write_the_blocks_that_they_would_write_locally(world, acting):
+  made = world(num_actors=2)
   local = dataclasses.replace(made.config, inference='local')
   central = acting(made, made.config, made.client)
   alone = acting(made, local, made.learner)
