@@ -15,6 +15,7 @@ What is fixed here, once, for everything that follows:
 import dataclasses
 import functools
 import math
+import sys
 import threading
 from typing import Any
 
@@ -34,6 +35,7 @@ build = building.build
 
 _PAGE = 'See docs/your_environment.md.'
 _MOST_ACTIONS = 100_000  # for each of which a network has an output
+_EXACT = 2**24  # whole numbers up to here are float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Spec:
     name: gymnasium id, with options for Atari (`atari.py`).
     observation_shape: shape of one observation.
     num_actions: number of discrete actions, None if actions are continuous.
+    action_start: what the environment calls the first of discrete actions.
     action_shape: shape of one action; () if actions are discrete.
     action_minimum: lower bounds, flat, in the environment's own units; None if
       actions are discrete. Agents use [-1, 1] all the same.
@@ -56,6 +59,7 @@ class Spec:
   name: str
   observation_shape: tuple[int, ...]
   num_actions: int | None
+  action_start: int = 0
   action_shape: tuple[int, ...] = ()
   action_minimum: tuple[float, ...] | None = None
   action_maximum: tuple[float, ...] | None = None
@@ -344,6 +348,16 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
       f'there is nothing to see. Give one that is wrapped, with at least one '
       f'number, which may be constant. {_PAGE}'
     )
+  if observation_space.dtype.kind in 'iu':
+    bounds = observation_space.low.min(), observation_space.high.max()
+    if max(abs(int(bound)) for bound in bounds) > _EXACT:
+      print(
+        f'note: {name} observes whole numbers of up to {bounds[1]:,}. As '
+        f'float32, those above {_EXACT:,} are rounded. Scale them, or split '
+        'them into several numbers, if small differences matter.',
+        file=sys.stderr,
+        flush=True,
+      )
   registered = environment.spec
   assert registered is not None, name
   # Bytes with fewer axes are not images: the 128 of Atari's memory, say. Nor
@@ -368,7 +382,9 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
         f'{name} takes one action only, {space}, in which there is nothing to '
         f'choose. Give its action_space at least two. {_PAGE}'
       )
-    return dataclasses.replace(result, num_actions=int(space.n))
+    return dataclasses.replace(
+      result, num_actions=int(space.n), action_start=int(space.start)
+    )
   if not isinstance(space, gymnasium.spaces.Box):
     raise EnvironmentRefused(
       f'{name} takes actions of type {type(space).__name__}, but Discrete or '

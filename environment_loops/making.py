@@ -1,20 +1,23 @@
-"""An environment that is made, or played, in a command's own process.
+"""An environment in a command's own process, and what it may change there.
 
     with making.Watched('CartPole-v1') as watched:
       environment = building.build('CartPole-v1')
       environment.reset()
       while not watched.moved():  # before each step
         environment.step(0)
+      environment.close()
 
-In a node a launcher would notice that it hangs (launch/engines/watch.py). Here
-nobody would, and what it changes would be the command's.
+A node has its environment to itself. A command goes on after it, so the working
+directory, signal handlers and timers are put back, and processes that the
+environment leaves behind are killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures.thread import _threads_queues
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -22,17 +25,20 @@ import threading
 import time
 from typing import Any
 
+import psutil
+
 SAY_S = 10.0
-LIMIT_S = 300.0  # as in a node
-_ENDS_S = 1.0  # of threads that close() has told to end
-# Exit codes: of what is refused before it starts, and of what fails later.
-_REFUSED, _FAILED = 2, 1
+_ENDS_S = 1.0  # of threads and processes that close() has told to end
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_PR_SET_CHILD_SUBREAPER = 36
+# Python's own helpers, which end with this process.
+_HELPERS = ('multiprocessing.resource_tracker', 'multiprocessing.forkserver')
 
 
 class Watched:
-  """Says how far it is and what hangs; undoes what concerns all of the process.
+  """Prints how far it is, and undoes what concerns all of the process.
 
-  May be entered again when it was left.
+  The environment has to be closed inside.
   """
 
   def __init__(self, name: str):
@@ -40,12 +46,19 @@ class Watched:
 
   def __enter__(self) -> Watched:
     self._moves = 0
-    self._caller = threading.get_ident()
     self._over = threading.Event()
     self._where: str | None = None
     with contextlib.suppress(OSError):
       self._where = os.getcwd()
-    self._handler = signal.getsignal(signal.SIGCHLD)
+    self._main = threading.current_thread() is threading.main_thread()
+    if self._main:
+      self._begin = time.monotonic()
+      self._timers = {which: signal.getitimer(which) for which in _TIMERS}
+      self._handlers = {
+        number: signal.getsignal(number) for number in signal.valid_signals()
+      }
+    self._kept = _descendants().keys()
+    _adopt_orphans(True)
     self._watch = threading.Thread(target=self._look, daemon=True)
     self._watch.start()
     return self
@@ -56,9 +69,10 @@ class Watched:
     if self._where is not None:
       # Directories of runs are relative.
       os.chdir(self._where)
-    if threading.current_thread() is threading.main_thread():
-      # Who ignores it never hears how its children have ended.
-      signal.signal(signal.SIGCHLD, self._handler)
+    if self._main:
+      self._put_signals_back()
+    _end_all_but(self._kept)
+    _adopt_orphans(False)
 
   def moved(self) -> bool:
     """Notes that it is built, and that a step begins; returns False.
@@ -68,37 +82,58 @@ class Watched:
     self._moves += 1
     return False
 
+  def _put_signals_back(self) -> None:
+    passed_s = time.monotonic() - self._begin
+    # Timers first: the handler of a signal may be the default, which kills.
+    for which, (left_s, period_s) in self._timers.items():
+      left_s = max(left_s - passed_s, 1e-3) if left_s else 0.0
+      signal.setitimer(which, left_s, period_s)
+    for number, handler in self._handlers.items():
+      # None: it was set by other means than Python.
+      if handler is not None and signal.getsignal(number) != handler:
+        signal.signal(number, handler)
+
   def _look(self) -> None:
-    seen, passed_s, played_s = 0, 0.0, 0.0
+    begin = time.monotonic()
     while not self._over.wait(SAY_S):
-      # A sum of waits: none passes while the whole process is stopped.
-      passed_s += SAY_S
-      played_s += SAY_S
-      if self._moves != seen:
-        seen, passed_s = self._moves, 0.0
-        _say(f'playing {self._name}: {seen:,} steps in {played_s:.0f} s')
-        continue
-      if passed_s < LIMIT_S:
-        what = 'in a step of' if seen else 'building'
-        _say(f'still {what} {self._name} ({passed_s:.0f} s), {self._place()}')
-        continue
-      what, advice = 'was not built', 'See whether it can be built by itself.'
-      if seen:
-        what, advice = 'ended no step', 'Mend what it waits for.'
-      _say(
-        f'error: {self._name} {what} within {LIMIT_S:.0f} s: it is '
-        f'{self._place()}. {advice}'
-      )
-      # By an exception nobody comes out of a library that hangs.
-      os._exit(_FAILED if seen else _REFUSED)
-
-  def _place(self) -> str:
-    frame = sys._current_frames()[self._caller]
-    return f'at {frame.f_code.co_filename}:{frame.f_lineno}'
+      passed_s = time.monotonic() - begin
+      said = f'still building {self._name}'
+      if self._moves:
+        said = f'playing {self._name}: {self._moves:,} steps'
+      print(f'{said} in {passed_s:.0f} s', file=sys.stderr, flush=True)
 
 
-def _say(words: str) -> None:
-  print(words, file=sys.stderr, flush=True)
+def _adopt_orphans(on: bool) -> None:
+  """Whether descendants whose parent dies become children of this process."""
+  # Otherwise one with a session of its own could not be found again.
+  ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+def _descendants() -> dict[int, psutil.Process]:
+  """Living processes that this one started, by pid, without Python's own."""
+  found = {}
+  for process in psutil.Process().children(recursive=True):
+    with contextlib.suppress(psutil.Error):
+      command = ' '.join(process.cmdline())
+      if process.status() != psutil.STATUS_ZOMBIE:
+        if not any(name in command for name in _HELPERS):
+          found[process.pid] = process
+  return found
+
+
+def _end_all_but(kept: Collection[int]) -> None:
+  """Waits for descendants that are ending, and kills those that stay."""
+
+  def others() -> list[psutil.Process]:
+    return [x for pid, x in _descendants().items() if pid not in kept]
+
+  psutil.wait_procs(others(), timeout=_ENDS_S)
+  # Again, as one may have started another meanwhile.
+  while left := others():
+    for process in left:
+      with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+    psutil.wait_procs(left, timeout=_ENDS_S)
 
 
 def warn_of_threads(name: str, before: Sequence[threading.Thread]) -> None:

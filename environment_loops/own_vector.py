@@ -19,6 +19,7 @@ from environment_loops import faults
 from environment_loops import stepping
 
 _MODE = gymnasium.vector.AutoresetMode.DISABLED
+_TRIED_STEPS = 100  # until an observation differs from an episode's first
 
 
 class Vectors(stepping.EpisodeStepper):
@@ -56,10 +57,14 @@ class Vectors(stepping.EpisodeStepper):
         'begin anew.'
       )
     space = self._vector.single_observation_space
-    if space.shape != self._spec.observation_shape:
+    images = self._spec.observation_dtype == 'uint8'
+    if space.shape != self._spec.observation_shape or (
+      images and space.dtype != np.uint8
+    ):
       raise faults.EnvironmentRefused(
-        f'The vector environment of {name} has observations {space.shape}, and '
-        f'the single one {self._spec.observation_shape}. Make both the same.'
+        f'The vector environment of {name} has observations {space}, and the '
+        f'single one {self._spec.observation_dtype} of shape '
+        f'{self._spec.observation_shape}. Make both the same.'
       )
     self._space: Any = self._vector.single_action_space
     if not self._takes_the_same():
@@ -67,6 +72,21 @@ class Vectors(stepping.EpisodeStepper):
         f'The vector environment of {name} takes other actions, {self._space}, '
         'than the single one. Make both the same.'
       )
+
+  def try_reset(self) -> None:
+    """Resets one of two environments while the other goes on.
+
+    Raises:
+      EnvironmentRefused: the other one did not go on.
+    """
+    first = self.reset()
+    shape, seen = (self._num, *self._spec.action_shape), first
+    action = np.zeros(shape, np.int64 if self._spec.discrete else np.float32)
+    for _ in range(_TRIED_STEPS):
+      seen = self.step(action).next_observation
+      if (seen[1] != first[1]).any():  # or a reset would not show
+        break
+    self._begin_all([0], seen.copy())
 
   def reseed(self, index: int, seed: int) -> None:
     self._seeds[index] = seed
@@ -92,7 +112,20 @@ class Vectors(stepping.EpisodeStepper):
     # The same seed again would repeat the same episode forever.
     for index in chosen:
       self._seeds[index] = None
-    out[chosen] = self._observed(first)[chosen]
+    observation = self._observed(first).astype(self._dtype)
+    going_on = ~mask
+    if not np.array_equal(
+      observation[going_on],
+      out[going_on],
+      equal_nan=self._checked,
+    ):
+      raise faults.EnvironmentRefused(
+        f'{self._own_name()} was reset with reset_mask={mask.tolist()} and '
+        'returned other observations where the mask is False, too. A reset has '
+        "to read options['reset_mask'], begin episodes where it is True, and "
+        'return the newest observations elsewhere.'
+      )
+    out[chosen] = observation[chosen]
     self._t[chosen] = 0
     super()._begin_all((), out)  # checks that all are finite
 
@@ -136,7 +169,11 @@ class Vectors(stepping.EpisodeStepper):
     space, spec = self._space, self._spec
     if spec.discrete:
       discrete = isinstance(space, gymnasium.spaces.Discrete)
-      return discrete and space.n == spec.num_actions
+      return (
+        discrete
+        and space.n == spec.num_actions
+        and space.start == spec.action_start
+      )
     return (
       isinstance(space, gymnasium.spaces.Box)
       and space.shape == spec.action_shape

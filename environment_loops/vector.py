@@ -88,7 +88,7 @@ def make_vector(
 def check(name: str) -> None:
   """Refuses what `make_vector` would, before there are nodes that make it.
 
-  A user's own vector environment is built once, of one, and closed. Of others
+  A user's own vector environment is built and played for a moment. Of others
   the single one says all, as `environments.spec` knows it.
 
   Raises:
@@ -96,7 +96,11 @@ def check(name: str) -> None:
   """
   if _stepper(name) == _OWN:
     before = threading.enumerate()
-    make_vector(name, 1, seed=0).close()
+    made: Any = make_vector(name, 2, seed=0, on_fault=DROP)
+    try:
+      made.try_reset()
+    finally:
+      made.close()
     making.warn_of_threads(name, before)
 
 

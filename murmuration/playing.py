@@ -54,8 +54,8 @@ class Native:
     self._policy: Any = kept.policy()
     with making.Watched(self._spec.name):
       environment = environments.build(self._spec.name)
-    self.space: Any = environment.action_space
-    building.close(self._spec.name, environment)
+      self.space: Any = environment.action_space
+      building.close(self._spec.name, environment)
 
   def __call__(self, observation: Any) -> Any:
     """Actions for observations.
@@ -184,9 +184,9 @@ def evaluate(
   name, settings = run.config()['environment'], run.config().get('run', {})
   # Runs of earlier versions have no such setting.
   limit = settings.get('eval_max_steps', experiment.RunConfig.eval_max_steps)
-  limited = environments.spec(name).max_episode_steps is not None
   policy = kept.policy()
   with making.Watched(name) as watched, _in_a_sentence(name):
+    limited = environments.spec(name).max_episode_steps is not None
     result = evaluation.evaluate_vector(
       policy,
       name,
@@ -237,15 +237,12 @@ def record(
     ValueError, RuntimeError: the environment breaks or gives no pictures, or
       they cannot be written.
   """
-  watched = making.Watched(name)
-  with watched:
-    environment = environments.make(
-      atari.whole_games(name), seed, render_mode='rgb_array'
-    )
+  # The environment may change the working directory.
+  path = pathlib.Path(path).resolve()
 
-  def frames() -> Generator[Any, None, None]:
+  def frames(environment: Any) -> Generator[Any, None, None]:
     # As they are played: all of them at once would take a gigabyte.
-    with watched, contextlib.closing(environment), _in_a_sentence(name):
+    with _in_a_sentence(name):
       timestep, steps = environment.reset(), 0
       yield environment.render()
       while not timestep.last() and steps != max_steps:
@@ -254,5 +251,10 @@ def record(
         timestep, steps = environment.step(action), steps + 1
         yield environment.render()
 
-  with contextlib.closing(frames()) as shown:
-    return film.record(shown, path, environment.frames_per_second or _FPS)
+  with making.Watched(name) as watched:
+    with contextlib.closing(
+      environments.make(atari.whole_games(name), seed, render_mode='rgb_array')
+    ) as environment:
+      per_second = environment.frames_per_second or _FPS
+      with contextlib.closing(frames(environment)) as shown:
+        return film.record(shown, path, per_second)

@@ -298,3 +298,18 @@ def make():
   while not environment.step(0).last():
     steps += 1
   assert steps == limit
+
+
+@pytest.mark.parametrize('high, noted', [(2**24, False), (2**40, True)])
+def test_whole_numbers_that_float32_rounds_are_noted(high, noted, capfd):
+  class Counts(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, high, (1,), np.int64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+  name = f'Counts{high}-v0'
+  gymnasium.register(name, entry_point=Counts)
+  try:
+    environments.spec(name)
+  finally:
+    del gymnasium.registry[name]
+  assert (name in capfd.readouterr().err) == noted

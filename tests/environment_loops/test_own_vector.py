@@ -205,11 +205,31 @@ class Pays(Broken):
     return seen, actions, *rest
 
 
-def from_five():
-  return One()
+class FromFive(One):
+  action_space = gymnasium.spaces.Discrete(2, start=5)
+  vector_entry_point = Pays
 
 
-from_five.vector_entry_point = Pays
+class FromZero(One):
+  vector_entry_point = Pays
+
+
+class Restarts(Broken):
+  '''A reset begins all episodes, whatever the mask.'''
+
+  def reset(self, *, seed=None, options=None):
+    self.t[:] = 0
+    return self.t[:, None].astype(np.float32), {}
+
+  def step(self, actions):
+    self.t += 1
+    no = np.zeros(self.num_envs, bool)
+    ends = self.t >= 3 + np.arange(self.num_envs)  # of different lengths
+    return self.t[:, None].astype(np.float32), self.t, ends, no, {}
+
+
+class OneRestarts(One):
+  vector_entry_point = Restarts
 
 
 class Buffers(Broken):
@@ -291,7 +311,7 @@ def test_who_plays_on_gets_no_seed_yet():
 
 
 def test_discrete_actions_count_from_zero_whatever_the_start():
-  environment = vector.make_vector('own_vectors:from_five', NUM, seed=0)
+  environment = vector.make_vector('own_vectors:FromFive', NUM, seed=0)
   environment.reset()
   reward = environment.step(np.array([0, 1, 0])).reward
   assert reward.tolist() == [5.0, 6.0, 5.0]
@@ -339,6 +359,7 @@ def test_a_broken_episode_is_dropped_and_the_others_go_on(name):
     ('by_itself', 'AutoresetMode.DISABLED'),
     ('other', 'has observations .* Make both the same'),
     ('three', r'other actions, Discrete\(2\)'),
+    ('FromZero', r'other actions, Discrete\(2, start=5\)'),
     ('low', r'other actions, Box\(-1'),
     ('high', r'other actions, Box\(-2'),
   ],
@@ -363,7 +384,23 @@ def test_before_a_run_one_is_made_and_closed(name):
     refused = pytest.raises(ValueError, match='AutoresetMode.DISABLED')
   with refused:
     vector.check(f'own_vectors:{name}')
-  assert [(one.num_envs, one.closed) for one in made] == [(1, True)]
+  assert [(one.num_envs, one.closed) for one in made] == [(2, True)]
+
+
+def test_one_whose_reset_begins_all_episodes_is_refused_before_a_run():
+  with pytest.raises(environments.EnvironmentRefused, match='reset_mask'):
+    vector.check('own_vectors:OneRestarts')
+
+
+def test_one_whose_reset_begins_all_episodes_gives_no_wrong_transition():
+  environment = vector.make_vector('own_vectors:OneRestarts', NUM, seed=0)
+  observation, seen = environment.reset(), 0
+  with pytest.raises(environments.EnvironmentRefused, match='reset_mask'):
+    for _ in range(20):
+      step = environment.step(np.zeros(NUM, np.int32))
+      np.testing.assert_array_equal(step.observation, observation + 1)
+      observation, seen = step.next_observation, seen + 1
+  assert seen == 2  # the first one ends at the third step
 
 
 @pytest.mark.parametrize('what', ['rewards', 'terminations', 'truncations'])

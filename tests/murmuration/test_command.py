@@ -8,6 +8,7 @@ import sys
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 
 from agents import ppo
@@ -389,29 +390,25 @@ def test_a_list_may_be_cut_by_who_reads_it(words):
   assert (done.returncode, done.stderr) == (0, '')
 
 
-HANGS = """
-import time
-from environment_loops import making
+RUDE = """
+import signal, subprocess
 from gymnasium.envs.classic_control import cartpole
 
-class Hangs(cartpole.CartPoleEnv):
+class Rude(cartpole.CartPoleEnv):
   max_episode_steps = 9
-  steps = 0
 
-  def step(self, action):
-    self.steps += 1
-    if self.steps == 3:
-      making.LIMIT_S = 0.3  # from here on, however long all took before
-      time.sleep(1000)  # line 14
-    return super().step(action)
+  def __init__(self, render_mode=None):
+    super().__init__(render_mode=render_mode)
+    signal.signal(signal.SIGALRM, lambda *unused: None)
+    signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
+    for words in (['sleep', 'SECONDS'], ['sh', '-c', 'sleep SECONDS &']):
+      subprocess.Popen(words, start_new_session=True)
 """
 PLAYED = """
 import sys, types
 import numpy as np
-from environment_loops import making
-making.SAY_S = 0.1
 from murmuration import play
-name = 'hangs:Hangs'
+name = 'rude:Rude'
 
 def zeros(observations):
   return np.zeros(len(observations), int)
@@ -427,33 +424,43 @@ def evaluated():
   from murmuration import playing
   run = types.SimpleNamespace(config=lambda: {'environment': name})
   kept = types.SimpleNamespace(policy=lambda: zeros)
-  return playing.evaluate(run, kept, 2, 0)
+  playing.evaluate(run, kept, 2, 0)
 
 def filmed():
   from murmuration import playing
-  return playing.record(zeros, name, 0, 'film.gif')
+  playing.record(zeros, name, 0, 'film.gif')
+
+def looked():
+  from launch import cell
+  cell.resolve('dqn', overrides={'environment': name})
 
 """
 
 
-@pytest.mark.parametrize('how', ['played', 'evaluated', 'filmed'])
-def test_a_step_that_hangs_is_said_with_its_place_and_ends_it(tmp_path, how):
-  (tmp_path / 'hangs.py').write_text(HANGS)
+@pytest.mark.parametrize('how', ['looked', 'played', 'evaluated', 'filmed'])
+def test_timers_and_processes_end_with_the_environment_that_began_them(
+  tmp_path, how
+):
+  seconds = f'{9_000_000 + os.getpid()}.{len(how)}'
+  (tmp_path / 'rude.py').write_text(RUDE.replace('SECONDS', seconds))
+  ended = 'import time; time.sleep(1.5); sys.exit(found)'
   done = subprocess.run(
-    [sys.executable, '-c', f'{PLAYED}sys.exit({how}())'],
+    [sys.executable, '-c', f'{PLAYED}found = {how}()\n{ended}'],
     cwd=tmp_path,
-    env={**os.environ, 'PYTHONPATH': str(command.ROOT), 'DISPLAY': ''},
+    env={**os.environ, 'PYTHONPATH': str(command.ROOT)},
     capture_output=True,
     text=True,
-    timeout=200,
+    timeout=180,
   )
-  assert done.returncode == 1, done
-  said = done.stderr.splitlines()
-  assert any(line.startswith('still in a step of hangs:H') for line in said)
-  assert said[-1].startswith(
-    'error: hangs:Hangs ended no step within 0 s: it is at'
-  )
-  assert 'hangs.py:14' in said[-1]
+  assert done.returncode == 0, done
+  left = [
+    process
+    for process in psutil.process_iter(['cmdline'])
+    if seconds in (process.info['cmdline'] or ())
+  ]
+  for process in left:
+    process.kill()
+  assert left == []
 
 
 def test_a_film_is_written_while_its_episode_is_played(monkeypatch):
