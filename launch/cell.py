@@ -57,6 +57,9 @@ class Cell:
   unused: dict[str, str]  # settings that would change nothing here, and why
   # Settings of the agent as a preset has them that is of another environment.
   borrowed: frozenset[str] = frozenset()
+  # Of a resumed run: the earlier budget, over which learning rates fell, if
+  # they fall over a new one now.
+  fell_over: int | None = None
 
   def build(self, run_dir: str | None = None) -> lp.Program:
     """The program, not started; ValueError says why it cannot work."""
@@ -179,14 +182,28 @@ def resume(
     kept = _cell(*made, {}, config['seed'])
     if not overrides:
       return kept
-    found = _cell(*made, overrides, config['seed'])
+    with_budget = {**falling(kept, overrides), **overrides}
+    found = _cell(*made, with_budget, config['seed'])
     _check_saved(kept, found, overrides)
+    if len(with_budget) > len(overrides):
+      fell = kept.experiment.run.steps_per_agent
+      found = dataclasses.replace(found, fell_over=fell)
     return found
   except settings.Unknown as e:
     raise ValueError(
       f'its config.json has {e.setting}, which there is no more: it was made '
       'by an older version, with which it can go on. Start a new run here.'
     ) from e
+
+
+def falling(cell: Cell, overrides: Mapping[str, str]) -> dict[str, str]:
+  """What lets rates that fall over a whole run fall over another budget."""
+  agent, run = cell.config['agent'], cell.config['run']
+  budget, falls = overrides.get('run.steps_per_agent'), 'agent.anneal_env_steps'
+  whole = agent.get('anneal_env_steps') == run['steps_per_agent']
+  if budget is None or not whole or falls in cell.unused:
+    return {}
+  return {falls: budget}
 
 
 def _cell(

@@ -12,7 +12,8 @@ _SUPPORT = ('agent.v_min', 'agent.v_max')
 
 def of(cell: cell_lib.Cell) -> list[str]:
   """The notes, each of one or more sentences; most cells have none."""
-  return [note for note in (_limit(cell), _rate(cell), _support(cell)) if note]
+  notes = _limit(cell), _rate(cell), _stretched(cell), _support(cell)
+  return [note for note in notes if note]
 
 
 def _limit(cell: cell_lib.Cell) -> str:
@@ -64,6 +65,19 @@ def _rate(cell: cell_lib.Cell) -> str:
     f'{budget:,} ({end.setting}={end.value}), and nothing is learned '
     f'after it. {flag}={whole} lets them fall over the whole run, '
     f'{flag}=None keeps them.'
+  )
+
+
+def _stretched(cell: cell_lib.Cell) -> str:
+  """On learning rates that rise again in a resumed run."""
+  if cell.fell_over is None:
+    return ''
+  budget = cell.experiment.run.steps_per_agent
+  return (
+    f'Learning rates fall to 0 over the new budget of {budget:,} steps, no '
+    f'longer over {cell.fell_over:,}, so they are higher now than where the '
+    f'run was. --config.agent.anneal_env_steps={cell.fell_over} leaves them '
+    'as they were.'
   )
 
 

@@ -318,8 +318,14 @@ def _honest(
       for node in outcome.nodes
       if node.restarts
     ]
+    skipped = totals.get('skipped_updates')
     reason = (
-      f'no update was made in {steps:,} environment steps '
+      f'nothing was learned: all {skipped:,} updates were skipped, because '
+      'their gradients were not finite. Are the rewards of the environment '
+      f'finite, and near 1? agent.reward_scale scales them. {"".join(died)}'
+      'Or lower the learning rates'
+      if skipped
+      else f'no update was made in {steps:,} environment steps '
       f'({summary["reason"]}). {"".join(died)}Raise run.steps_per_agent or '
       'run.wall_clock_s, or lower run.updates_per_call and what comes before '
       'the first update (agent.min_replay_size, unroll_length)'

@@ -47,7 +47,8 @@ def cell(
   made = cell_lib.resolve(name, preset, topology, chosen, seed)
   if steps is None:
     return made
-  chosen = _with_budget(made, steps, chosen)
+  chosen = _with_budget(chosen, steps)
+  chosen = {**cell_lib.falling(made, chosen), **chosen}
   return cell_lib.resolve(name, preset, topology, chosen, seed)
 
 
@@ -79,18 +80,16 @@ def resumed(
     # Offline they are counted by pace and batch, which may change as well.
     going_on = cell_lib.resume(config, chosen)
     steps += steps_made(going_on, totals) // kept.experiment.num_agents
-    chosen = _with_budget(kept, steps, chosen)
+    chosen = _with_budget(chosen, steps)
   return cell_lib.resume(config, chosen)
 
 
-def _with_budget(
-  cell: cell_lib.Cell, steps: int, chosen: Mapping[str, str]
-) -> dict[str, str]:
+def _with_budget(chosen: Mapping[str, str], steps: int) -> dict[str, str]:
   if 'run.steps_per_agent' in chosen:
     raise ValueError(
       'steps and steps_per_agent say the same. Give one of them.'
     )
-  return {**budget(cell, steps), **chosen}
+  return {**chosen, 'run.steps_per_agent': str(steps)}
 
 
 def steps_made(cell: cell_lib.Cell, totals: Mapping[str, int]) -> int:
@@ -104,18 +103,6 @@ def steps_made(cell: cell_lib.Cell, totals: Mapping[str, int]) -> int:
   batch_size = experiment.make_agent().batch_size
   per_update = experiment.pace.steps_per_update(batch_size)
   return round(totals.get('learner_steps', 0) * per_update)
-
-
-def budget(made: cell_lib.Cell, steps: int) -> dict[str, str]:
-  """The settings that make `steps`, of each agent, the budget of a cell."""
-  found = {'run.steps_per_agent': str(steps)}
-  # A rate that falls over the whole run falls over the whole of this one.
-  agent, run = made.config['agent'], made.config['run']
-  falls = 'agent.anneal_env_steps'
-  same = agent.get('anneal_env_steps') == run['steps_per_agent']
-  if same and falls not in made.unused:
-    found[falls] = str(steps)
-  return found
 
 
 def _arguments(call: Callable[..., Any]) -> dict[str, str]:

@@ -206,10 +206,17 @@ def _result(
     episodes = len(evaluation.get('returns') or ())
     value += f'   mean of {episodes}' if episodes > 1 else ''
     rows.append(('last evaluation', value))
+  skipped = totals.get('skipped_updates', 0)
+  all_ = skipped + totals.get('learner_steps', 0)
   for name, label, after in (
     ('actor_steps', 'env steps', ''),
     ('dropped_episodes', 'broken', ' episodes, dropped'),
     ('learner_steps', 'updates', ''),
+    (
+      'skipped_updates',
+      'skipped',
+      f' of {all_:,} updates: their gradients were not finite',
+    ),
   ):
     if totals.get(name):
       rows.append((label, f'{totals[name]:,}{after}'))

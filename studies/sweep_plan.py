@@ -117,7 +117,8 @@ def plan(
   stays = {'run.target_return': 'None', **fixed}
   base = resolve({})
   if args.steps is not None:
-    stays = {**choices.budget(base, args.steps), **stays}
+    budget = {'run.steps_per_agent': str(args.steps)}
+    stays = {**budget, **cell_lib.falling(base, budget), **stays}
   steps = args.steps or base.sections['run'].steps_per_agent
   classes = cell_lib.classes(base.agent, base.topology)
   full: dict[str, search.Space] = {}

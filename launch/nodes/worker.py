@@ -137,6 +137,7 @@ class Worker:
     self._last: Any = None  # the last sample
     self._metrics: dict[str, float] = {}
     self._skipped = 0
+    self._learned = False  # whether an update was sound, in this life
     _check_names(type(self._exchange), self._exchange.serves, dir(self))
 
   @classmethod
@@ -374,20 +375,24 @@ class Worker:
       self._publish()
       return True
     except exchange_base.Stopped:
-      # The call has made some of its updates.
-      self._count(self.learner.updates - self._updates)
+      # The call has made some of its updates. Whether they were sound is not
+      # known; they alone must not make a run that learned nothing look sound.
+      made = self.learner.updates - self._updates
+      self._count(made, 0 if self._learned else made * len(self.members))
       self._publish()
       return False
-    if not self._metrics:
+    skipped = int(result.skipped.sum())
+    if not self._learned and skipped < result.updates * len(self.members):
+      self._learned = True
       self._reporter.log('first_update', {'unix_time_s': time.time()})
     for member in np.flatnonzero(result.broken):
       self._replace(int(member))
-    self._count(result.updates)
+    self._count(result.updates, skipped)
     self._publish()
     if probabilities is not None:
       self._source.give_back(sample, result.priorities)
     self._exchange.updated(result)
-    self._skipped += int(result.skipped.sum())
+    self._skipped += skipped
     how = self._agent.metrics
     self._metrics = {
       name: float(
@@ -401,14 +406,16 @@ class Worker:
     self._last = sample
     return True
 
-  def _count(self, updates: int) -> None:
+  def _count(self, updates: int, skipped: int) -> None:
+    """Counts updates, `skipped` of them, of all members, without effect."""
     self._updates += updates
     every = updates * len(self.members)
+    self._reporter.count(samples=every * self._experience.batch_size)
     # Workers that share parameters make each update together: count it once.
-    self._reporter.count(
-      learner_steps=every if self._counts else 0,
-      samples=every * self._experience.batch_size,
-    )
+    if self._counts:
+      self._reporter.count(learner_steps=every - skipped)
+      if skipped:
+        self._reporter.count(skipped_updates=skipped)
 
   def _publish(self) -> None:
     self.theta = self.learner.acting()

@@ -228,7 +228,8 @@ class Master:
     self._reporter.count(
       actor_steps=int(lengths.sum()),
       episodes=lengths.size - dropped,
-      learner_steps=1,
+      # Without a return there is no update.
+      learner_steps=int('return_mean' in found),
     )
     self._reporter.count_dropped(dropped)
     self._metrics = {

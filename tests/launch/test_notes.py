@@ -124,3 +124,18 @@ def test_what_evaluations_without_a_limit_may_cost_is_told(
   assert 'Endless-v0 has no step limit' in note
   cost = 'may take 3,850,000 steps for an agent, where training has 20,000.'
   assert (cost in note) == said
+
+
+def test_a_larger_budget_of_a_resumed_run_stretches_the_fall_of_rates():
+  kept = cell_lib.resolve('impala', 'cartpole').config
+  raised = {'run.steps_per_agent': '400000'}
+  found = cell_lib.resume(kept, raised)
+  assert found.config['agent']['anneal_env_steps'] == 400_000
+  (note,) = notes.of(found)
+  assert 'agent.anneal_env_steps=200000' in note
+  # Unless the user says otherwise.
+  for own in ('200000', 'None'):
+    chosen = {**raised, 'agent.anneal_env_steps': own}
+    found = cell_lib.resume(kept, chosen)
+    assert str(found.config['agent']['anneal_env_steps']) == own
+    assert not any('new budget' in note for note in notes.of(found))
