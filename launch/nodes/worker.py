@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import functools
 import logging
+import random
 import threading
 import time
 from typing import Any
@@ -224,6 +225,11 @@ class Worker:
       pass  # Nodes that are threads share TensorFlow; the first has set it.
     done = self._reporter.steps_done(self._stop.is_set)
     steps = done // len(self.members)
+    if run.deterministic:
+      # Environments may draw from these, too.
+      seed = base.actor_seed(self.members[0], f'globals from step {steps}')
+      random.seed(seed)
+      np.random.seed(seed % 2**32)
     if self._acts:
       # First, so that an environment that cannot be built fails immediately.
       self._acting = acting.Acting(

@@ -22,6 +22,8 @@ _PROBE_PERIOD_S = (0.02, 0.2)
 _READ_S = 0.1  # for an answer that has probably come
 _PAUSE_S = (0.1, 5.0)  # of `retry`: the first, and the longest
 
+# Not the global one, which an environment may draw from.
+_random = random.Random()
 T = TypeVar('T')
 
 
@@ -291,7 +293,7 @@ def retry(
     try:
       return fn()
     except errors.Unavailable as e:
-      end = time.monotonic() + pause * random.uniform(0.8, 1.2)
+      end = time.monotonic() + pause * _random.uniform(0.8, 1.2)
       waited = time.monotonic() - start
       if waited >= connect_timeout_s:
         why = f'{e.why} (gave up after {attempt} tries in {waited:.1f} s)'

@@ -2,9 +2,11 @@
 
 import functools
 import logging
+import random
 import shutil
 from typing import Any
 
+from gymnasium.envs.classic_control import cartpole
 import numpy as np
 import pytest
 
@@ -161,3 +163,26 @@ def test_a_repeatable_run_asks_no_server(tmp_path):
   adder, _ = found.adder(None, 'replay', None, None, lambda: False)
   assert found.source([], 'replay', lambda: False) is found.rings[0]
   adder.close()
+
+
+class Draws(cartpole.CartPoleEnv):
+  """CartPole-v1 that draws from all generators there are."""
+
+  max_episode_steps = 50
+
+  def step(self, action):
+    observation, reward, *rest = super().step(action)
+    drawn = random.random() + np.random.rand() + self.action_space.sample()
+    return observation, reward + drawn, *rest
+
+
+def test_global_generators_are_seeded_too(run, monkeypatch):
+  task = f'{__name__}:Draws'
+  monkeypatch.setitem(AGENTS, 'draws', (*AGENTS['dqn'][:2], task))
+  found = []
+  for directory in ('one', 'other'):
+    random.seed()
+    np.random.seed()
+    found.append(run('draws', directory))
+  for name, array in found[0].items():
+    np.testing.assert_array_equal(array, found[1][name], err_msg=name)
