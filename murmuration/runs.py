@@ -182,7 +182,7 @@ class Run:
     self,
     steps: int | None = None,
     *,
-    engine: str = 'local_mp',
+    engine: str | None = None,
     progress: bool | None = None,
     sinks: str = '',
     ray_address: str = '',
@@ -197,11 +197,11 @@ class Run:
     Args:
       steps: environment steps of each agent beside those that were made; None:
         what is left of the budget.
-      engine: as for `train`.
+      engine: as for `train`; None: the one that the run was on.
       progress: as for `train`.
       sinks: as for `train`.
-      ray_address: as for `train`.
-      cluster: as for `train`.
+      ray_address: as for `train`; '': that of the run, if it was on Ray.
+      cluster: likewise.
       on_tick: as for `train`; None: the one that this run has, if any.
       on_evaluation: likewise.
       on_end: likewise.

@@ -3,6 +3,7 @@
     runs/NAME/
       config.json     the resolved config of the newest start
       versions.json   of Python and of the packages that matter
+      engine.json     where its nodes ran, and the options of that engine
       command.txt     what started it, a line per start, the newest last
       summary.json    why the run ended, totals, result (when it has ended)
       logs/           one file per node
@@ -80,6 +81,11 @@ class RunDirectory:
     """The lines that say what started and resumed this run, oldest first."""
     path = self.path / 'command.txt'
     return path.read_text(encoding='utf-8').splitlines()
+
+  def engine(self) -> dict[str, Any]:
+    """Where the newest start ran; {} for a run that was not launched."""
+    path = self.path / 'engine.json'
+    return jsonable.read(path) if path.exists() else {}
 
   def kinds(self) -> list[str]:
     """Kinds of rows that were logged, for instance 'evaluation', 'star'."""
@@ -202,6 +208,7 @@ def create(
   config: Any,
   versions: Mapping[str, str],
   *,
+  engine: Mapping[str, Any] | None = None,
   command: str | None = None,
   resume: bool = False,
 ) -> RunDirectory:
@@ -215,6 +222,7 @@ def create(
     path: of the run. Parents are made.
     config: resolved config, a dict or dataclass.
     versions: package name to version.
+    engine: where its nodes run; for `RunDirectory.engine`.
     command: a line that says what led to the run; None: the command line of
       this process.
     resume: go on in an existing run directory. Its metrics, logs and
@@ -228,7 +236,9 @@ def create(
   path = pathlib.Path(path)
   # Not after half of the files are there.
   config = jsonable.encode(config)
-  versions = jsonable.encode(versions)
+  files = {'versions.json': jsonable.encode(versions)}
+  if engine is not None:
+    files['engine.json'] = jsonable.encode(engine)
   line = commands.line() if command is None else command
   if resume:
     check_resumable(path)
@@ -237,8 +247,8 @@ def create(
   _check_disk(path)
   try:
     if resume:
-      return _resume(path, config, versions, line)
-    return _create(path, config, versions, line)
+      return _resume(path, config, files, line)
+    return _create(path, config, files, line)
   except OSError as error:
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
       raise RunDirectoryRefused(
@@ -359,7 +369,7 @@ def _check_disk(path: pathlib.Path) -> None:
 
 
 def _create(
-  path: pathlib.Path, config: Any, versions: Any, line: str
+  path: pathlib.Path, config: Any, files: Mapping[str, Any], line: str
 ) -> RunDirectory:
   # An empty one that nothing can take the place of: a link, a mount, or in
   # another user's directory.
@@ -380,7 +390,8 @@ def _create(
   try:
     for name in _SUBDIRECTORIES:
       (partial / name).mkdir()
-    jsonable.write(partial / 'versions.json', versions)
+    for name, content in files.items():
+      jsonable.write(partial / name, content)
     (partial / 'command.txt').write_text(line + '\n', encoding='utf-8')
     jsonable.write(partial / 'config.json', config)  # now it is a run
     if not in_place:
@@ -405,7 +416,7 @@ def _sweep(root: pathlib.Path) -> None:
 
 
 def _resume(
-  path: pathlib.Path, config: Any, versions: Any, line: str
+  path: pathlib.Path, config: Any, files: Mapping[str, Any], line: str
 ) -> RunDirectory:
   for name in _SUBDIRECTORIES:
     (path / name).mkdir(exist_ok=True)
@@ -416,7 +427,8 @@ def _resume(
       number += 1
     shutil.copy2(old, path / f'config.{number}.json')
     jsonable.write(old, config)
-  jsonable.write(path / 'versions.json', versions)
+  for name, content in files.items():
+    jsonable.write(path / name, content)
   started = path / 'command.txt'
   with started.open('a', encoding='utf-8') as file:
     file.write(line + '\n')

@@ -238,11 +238,11 @@ run = mm.train(
 )
 found = {'ended': run.summary()['outcome']}
 try:
-  run.resume(steps=1, ray_address='auto')
+  run.resume(steps=1, engine='local_mp', ray_address='auto')
 except ValueError as e:
   found['refused'] = str(e)
 try:
-  run.resume(steps=1, engine='ray', cluster=['learner:cpus=4'])
+  run.resume(steps=1, cluster=['learner:cpus=4'])
 except ValueError as e:
   found['group'] = str(e)
 print(json.dumps(found))
