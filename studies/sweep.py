@@ -168,14 +168,17 @@ def rows(
 ) -> list[dict[str, Any]]:
   """Rows of the table: more steps first, then higher scores; no score last.
 
-  `reached` maps a trial to its steps and the records of its seeds.
+  `reached` maps a trial to its steps and the records of its seeds. A setting
+  that changes nothing in a trial is None in its row.
   """
   found = []
+  tried = dict.fromkeys(key for trial in sweep.trials.values() for key in trial)
   for name, (steps, records) in reached.items():
     scores = [record['score'] for record in records]
     known = [score for score in scores if score is not None]
     found.append(
       {
+        **tried,
         **sweep.trials[name],
         'steps': steps,
         'score': search.mean(scores),

@@ -127,7 +127,7 @@ def test_all_runs_are_on_the_cluster_that_was_named():
   for job in found.jobs(list(found.trials), 600):
     rest, _ = command_line.overrides(job.arguments)
     args = command_line._parser(None).parse(rest)
-    assert command_line._ray(args).address == '10.0.0.1:6379'
+    assert args.ray_address == '10.0.0.1:6379'
 
 
 def test_a_rate_that_falls_falls_over_the_steps_of_the_sweep():
@@ -172,6 +172,39 @@ def test_the_best_that_got_furthest_is_first_and_crashes_are_last():
   assert table[3]['crashed'] == 1 and table[0]['env_steps'] == 20
   header, first, *_ = sweep.text_table(table).splitlines()
   assert header.split()[0] == 'agent.gamma' and first.split()[0] == '0.8'
+
+
+@pytest.mark.parametrize('best', [0, 1, 2])
+def test_the_table_has_a_column_for_each_setting_that_a_trial_has(
+  tmp_path, monkeypatch, best
+):
+  argv = 'dqn', 'prioritized=False,True', 'priority_exponent=0.4,0.6'
+  found = _plan(*argv, '--seeds=1', f'--dir={tmp_path}')
+  score = dict.fromkeys(found.trials, 1.0)
+  score[list(found.trials)[best]] = 2.0
+
+  def run_all(jobs, *unused):
+    for job in jobs:
+      run_directory.create(job.path, {}, {})
+      record = {'exit_code': 0, 'score': score[job.variant], 'env_steps': 1}
+      jsonable.write(job.record, record)
+
+  monkeypatch.setattr(study_runs, 'run_all', run_all)
+  assert sweep.run(found) == 0
+  with open(tmp_path / 'table.csv', newline='') as file:
+    table = list(csv.DictReader(file))
+  tried = [
+    (row['agent.prioritized'], row['agent.priority_exponent']) for row in table
+  ]
+  rest = [('False', ''), ('True', '0.4'), ('True', '0.6')]
+  assert tried == [rest.pop(best), *rest]
+  assert {row['steps'] for row in table} == {'30000'}
+  reached = {
+    name: (30_000, [{'score': score[name], 'exit_code': 0, 'env_steps': 1}])
+    for name in found.trials
+  }
+  lines = sweep.text_table(sweep.rows(found, reached)).splitlines()
+  assert {len(line.split()) for line in lines} == {9}
 
 
 @pytest.mark.parametrize(
