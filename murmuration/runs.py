@@ -167,6 +167,7 @@ class Run:
       overwrite: whether another run that is there makes room.
 
     Raises:
+      ValueError: `path` is inside the run, or the run inside `path`.
       FileExistsError: there is something at `path`.
     """
     return stored.copy(self.path, pathlib.Path(path), overwrite)
