@@ -200,19 +200,6 @@ def overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
   return rest, found
 
 
-def _check_name(run_dir: str) -> None:
-  """Refuses what cannot be a run's directory: it is empty, or no text."""
-  if not run_dir:
-    raise ValueError('--run_dir= names no directory. Give one: runs/NAME.')
-  try:
-    run_dir.encode()
-  except UnicodeEncodeError as e:
-    raise ValueError(
-      f'--run_dir={run_dir!r} is not UTF-8, as all that a run writes. Give '
-      'another name.'
-    ) from e
-
-
 def _cell(
   args: argparse.Namespace, overrides: dict[str, str]
 ) -> tuple[cell_lib.Cell, pathlib.Path | None]:
@@ -223,8 +210,8 @@ def _cell(
         f'{", ".join(registry.agents())}.'
       )
     name, preset = registry.split(args.agent)
-    if args.run_dir is not None:
-      _check_name(args.run_dir)
+    if args.run_dir == '':
+      raise ValueError('--run_dir= names no directory. Give one: runs/NAME.')
     cell = cell_lib.resolve(
       name, preset, args.topology, overrides, args.seed or 0
     )

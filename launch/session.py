@@ -170,6 +170,7 @@ def run(
       if path is None:
         path = run_directory.default_path(cell.agent.name, environment)
         at_end.callback(run_directory.give_back, path)
+      run_directory.check_name(path.absolute())
       if ray is not None:
         path = path.resolve()  # other hosts may lack this working directory
       # What refuses comes before anything is in the directory.

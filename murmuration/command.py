@@ -67,8 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   others = {'doctor': _doctor, 'setup': setup.main}
   sys.argv = [f'murmuration {name}', *rest]
   from run_records import commands
+  from run_records import first
   from run_records import names
 
+  first.streams()
   try:
     names.require('command', name, [*COMMANDS, *others])
   except ValueError as e:

@@ -30,6 +30,7 @@ if not __package__:
 
 from replay import isolation
 from run_records import commands
+from run_records import first
 from run_records import later
 
 _TICK_S = 0.4
@@ -224,6 +225,7 @@ def given_by(pickled: bytes) -> dict[str, Any]:
 
 def main(connection: Any) -> None:
   """Serves operations until the caller closes its end."""
+  first.streams('utf-8')  # as process.py reads it
   hello = connection.recv()
   if hello['trains']:
     isolation.prepare()  # the imports below may start threads

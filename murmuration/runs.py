@@ -271,9 +271,8 @@ class Run:
         things = ''.join(f', {kind}={name}' for name, kind in own)
         bar.say(f'interrupted: kept in {path}; mm.load({path!r}{things})')
     if code == _USAGE:
-      said = [line for line in output.splitlines() if line.startswith('error:')]
-      why = said[-1].partition(' ')[2] if said else output
-      raise ValueError(arguments.in_python(why))
+      why = f'\n{output}'.rpartition('\nerror: ')[2]
+      raise ValueError(arguments.in_python(why.strip()))
     if code and code not in _BROKEN_OFF:
       raise RuntimeError(
         f'The run failed; {self.path / "logs"} has what its nodes said.\n'

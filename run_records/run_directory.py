@@ -24,6 +24,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import time
 from typing import Any
 import uuid
@@ -290,6 +291,28 @@ def _neighbours(path: pathlib.Path) -> str:
     return ' Give the directory of a run, for instance runs/NAME.'
   names = ', '.join(str(run) for run in found[:3])
   return f' Runs that are there, newest first: {names}.'
+
+
+def check_name(path: pathlib.Path) -> None:
+  """Refuses a name that is not UTF-8, as all that a run writes.
+
+  Raises:
+    RunDirectoryRefused: it is not, or this locale cannot read it.
+  """
+  name = os.fsencode(path)
+  try:
+    name.decode()
+  except UnicodeDecodeError as e:
+    raise RunDirectoryRefused(
+      f'{path!r} is not UTF-8. Give another --run_dir.'
+    ) from e
+  try:
+    str(path).encode()
+  except UnicodeEncodeError as e:
+    raise RunDirectoryRefused(
+      f'{name.decode()} cannot be read in this locale, of which the encoding is '
+      f'{sys.getfilesystemencoding()}. Set LC_ALL=C.UTF-8.'
+    ) from e
 
 
 def check_free(path: pathlib.Path) -> None:

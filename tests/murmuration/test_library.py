@@ -169,13 +169,13 @@ def directory(tmp_path_factory):
   return made
 
 
-def _found(directory, script):
+def _found(directory, script, **variables):
   """What a script of the user's prints at last."""
   (directory / 'script.py').write_text(script)
   done = subprocess.run(
     [sys.executable, 'script.py'],
     cwd=directory,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    env={**os.environ, 'PYTHONPATH': str(ROOT), **variables},
     capture_output=True,
     text=True,
     timeout=230,
@@ -186,7 +186,9 @@ def _found(directory, script):
 
 @pytest.mark.long
 def test_train_evaluate_act_save_load_resume_export(directory):
-  found = _found(directory, WHOLE)
+  # In a locale that has no letters but ASCII.
+  strict = {'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}
+  found = _found(directory, WHOLE, **strict)
   path = pathlib.Path(found['path'])
   assert path.parent == directory / 'runs'
   assert not found['stopped'] and found['ends'] == ['budget']
