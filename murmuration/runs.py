@@ -357,7 +357,7 @@ def train(
     run_dir: where the run is kept; None: runs/AGENT-ENVIRONMENT-TIME.
     progress: whether a bar shows how far it is; None: in a terminal and in a
       notebook.
-    sinks: where numbers go besides the run, such as 'wandb,csv': see
+    sinks: where numbers go besides the run, such as 'wandb,mlflow': see
       run_records/sinks.py.
     ray_address: of the Ray cluster that `engine='ray'` runs on, HOST:PORT, or
       'auto' for the one of this host, or 'local' for one of this run alone; '':

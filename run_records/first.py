@@ -20,9 +20,9 @@ INTERRUPTED = 130  # by Ctrl-C: as in a shell, 128 and the signal's number
 def begin() -> None:
   """Makes a process fit for a command, before imports that take seconds.
 
-  Sets up its streams (`streams`). Ctrl-C ends the process with a word, until `raise_interrupts`: in an
-  import it is a trace, or lost where a library catches all that is raised.
-  A Python without the packages that are imported says so in a sentence.
+  Sets up its streams (`streams`). Ctrl-C ends the process with a word, until
+  `raise_interrupts`: in an import it is a trace, or lost where a library
+  catches all that is raised. A Python without the packages that are imported says so in a sentence.
   """
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _interrupted)

@@ -1,6 +1,6 @@
 """Feeds sinks with the numbers of a run while it runs, or afterwards.
 
-  murmuration sink runs/NAME --to=wandb,csv
+  murmuration sink runs/NAME --to=wandb,mlflow
 
 A run started with --sink does this by itself, in a process that was started
 before the launcher entered its private network. All that passes between the two

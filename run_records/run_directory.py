@@ -310,7 +310,7 @@ def check_name(path: pathlib.Path) -> None:
     str(path).encode()
   except UnicodeEncodeError as e:
     raise RunDirectoryRefused(
-      f'{name.decode()} cannot be read in this locale, of which the encoding is '
+      f'{name.decode()} cannot be read in this locale, whose encoding is '
       f'{sys.getfilesystemencoding()}. Set LC_ALL=C.UTF-8.'
     ) from e
 

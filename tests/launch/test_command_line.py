@@ -1,6 +1,5 @@
 """Where a resumed run goes on: on the engine that it was on."""
 
-import json
 
 import pytest
 

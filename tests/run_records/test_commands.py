@@ -192,7 +192,7 @@ def test_the_end_of_a_log_stays_in_lines(tmp_path):
     ['studies/zoo.py', 'ppo:cartpole'],
     ['murmuration/export.py', 'runs/a'],
     ['murmuration/play.py'],
-    ['run_records/follow.py', 'runs/a', '--to=csv'],
+    ['run_records/follow.py', 'runs/a', '--to=wandb'],
     ['replay/export.py', 'runs/a', 'out'],
   ],
 )
