@@ -22,7 +22,8 @@ def begin() -> None:
 
   Sets up its streams (`streams`). Ctrl-C ends the process with a word, until
   `raise_interrupts`: in an import it is a trace, or lost where a library
-  catches all that is raised. A Python without the packages that are imported says so in a sentence.
+  catches all that is raised. A Python without the packages that are imported
+  says so in a sentence.
   """
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _interrupted)

@@ -1,6 +1,5 @@
 """Where a resumed run goes on: on the engine that it was on."""
 
-
 import pytest
 
 from launch import cell as cell_lib

@@ -243,7 +243,8 @@ def test_a_run_keeps_the_line_of_python_that_made_it(
   assert line == (
     "murmuration.train('dqn:cartpole', 'Acrobot-v1', engine='local_mt', "
     "sinks='run_records.sinks:Sink', topology='gossip', seed=3, "
-    "run_dir='here', learning_rate='1e-3', run={'eval_episodes': 5, 'silent_s': 70.0}, "
+    "run_dir='here', learning_rate='1e-3', "
+    "run={'eval_episodes': 5, 'silent_s': 70.0}, "
     "**{'gossip.num_learners': 2})"
   )
   # It does the same again.
