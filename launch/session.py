@@ -87,7 +87,7 @@ def placed(
     )
   engine = engine or kept['name']
   names.require('engine', engine, engines.NAMES)
-  asked = {
+  asked: dict[str, Any] = {
     'ray_address': ray_address,
     'cluster': cluster,
     'ray_plain_replay': ray_plain_replay,

@@ -53,8 +53,8 @@ def copy(
   place, source = path.resolve(), run.resolve()
   if source in place.parents or place in source.parents:
     raise ValueError(
-      f'{path} and the run {run} are one inside the other. Give a path '
-      'outside of it.'
+      f'{path} and the run {run} lie one inside the other. Give a path '
+      'outside the run.'
     )
   if path.exists():
     if place == source:

@@ -49,9 +49,9 @@ def streams(encoding: str | None = None) -> None:
       # Else the next file that is opened would get what is printed.
       os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if getattr(sys, name) is None:
-      stream = open(number, 'w' if number else 'r', closefd=False)
-      setattr(sys, name, stream)
-      setattr(sys, f'__{name}__', stream)
+      opened = open(number, 'w' if number else 'r', closefd=False)
+      setattr(sys, name, opened)
+      setattr(sys, f'__{name}__', opened)
   for stream, errors in (
     (sys.stdout, 'replace'),
     (sys.stderr, 'backslashreplace'),
