@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-import contextlib
 import json
 import pathlib
-import shlex
 import sys
 
 from environment_loops import atari
@@ -28,9 +26,6 @@ from run_records import settings
 from run_records import sinks
 
 _CONFIG = '--config'
-# What a resumed run has from the commands that it was started by.
-_ENGINE, _ADDRESS = '--lp_launch_type', '--ray_address'
-_CLUSTER, _PLAIN = '--cluster', '--ray_plain_replay'
 # What other libraries and our own functions call some flags.
 _OTHER_NAMES = {
   **dict.fromkeys(
@@ -58,11 +53,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     rest, changed = overrides(argv)
     parser = _parser(description)
     args = parser.parse(rest)
-    if args.resume and not (args.list_settings or args.print_config):
-      args = parser.parse([*_as_started(args.resume, rest), *rest])
-    names.require('engine', args.lp_launch_type, engines.NAMES)
     names.require('way to isolate', args.isolate, isolation.MODES)
-    ray = _ray(args)
     followers = sinks.parse(args.sink)
     cell, run_dir = _cell(args, changed)
     if args.list_settings:
@@ -70,82 +61,24 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     if args.print_config:
       config = jsonable.encode(cell.config)
       return commands.show(json.dumps(config, indent=2, sort_keys=True))
+    engine, ray = session.placed(
+      args.lp_launch_type,
+      args.ray_address,
+      args.cluster,
+      args.ray_plain_replay,
+      run_dir if args.resume else None,
+    )
   except (ValueError, OSError) as e:
     return commands.refuse(e)
   return session.run(
     cell,
-    args.lp_launch_type,
+    engine,
     run_dir,
     bool(args.resume),
     isolate=args.isolate,
     ray=ray,
     sinks=followers,
   )
-
-
-def _as_started(run: str, argv: Sequence[str]) -> list[str]:
-  """The engine of a run and what it asks of Ray, where `argv` does not say it.
-
-  Raises:
-    ValueError: it was on a Ray of an address, and where is it now?
-  """
-  lines: list[str] = []
-  with contextlib.suppress(OSError, ValueError):  # `_cell` says what is wrong
-    lines = run_directory.open(run).commands()
-  kept: dict[str, list[str]] = {}
-  for line in lines:
-    try:
-      found = _where(shlex.split(line))
-    except ValueError:  # no command line
-      continue
-    if found.get(_ENGINE, kept.get(_ENGINE)) != kept.get(_ENGINE):
-      kept = {}
-    kept.update(found)
-  said = _where(argv)
-  if said.get(_ENGINE, kept.get(_ENGINE)) != kept.get(_ENGINE):
-    return []
-  words = [w for name in kept if name not in said for w in kept[name]]
-  for word in words:
-    address = word.partition(f'{_ADDRESS}=')[2]
-    # Not taken over: it may be gone, and `isolation.prepare` has to see it.
-    if address and address != 'local':
-      raise ValueError(
-        f'{run} was on the Ray at {address}. Say where it goes on: {word}, '
-        f'{_ADDRESS}=auto for the one of this host, or {_ADDRESS}=local.'
-      )
-  return words
-
-
-def _where(words: Sequence[str]) -> dict[str, list[str]]:
-  """Of the flags that say where a run is: name to the words of each."""
-  found: dict[str, list[str]] = {}
-  for word, value in zip(words, [*words[1:], '']):
-    name, same_word, _ = word.partition('=')
-    if name in (_ENGINE, _ADDRESS, _CLUSTER, _PLAIN):
-      whole = word if same_word or name == _PLAIN else f'{word}={value}'
-      found.setdefault(name, []).append(whole)
-  return found
-
-
-def _ray(args: argparse.Namespace) -> engines.Options | None:
-  """What flags say of Ray; None for another engine.
-
-  Raises:
-    ValueError: one of them is wrong, or there is no Ray.
-  """
-  options = engines.Options(
-    args.ray_address or '', args.cluster or (), args.ray_plain_replay
-  )
-  if args.lp_launch_type == 'ray':
-    engines.check_ray(options.address)
-    return options
-  for flag in ('ray_address', 'cluster', 'ray_plain_replay'):
-    if getattr(args, flag):
-      raise ValueError(
-        f'--{flag} is for --lp_launch_type=ray, and this run is '
-        f'{args.lp_launch_type}. Leave one of them out.'
-      )
-  return None
 
 
 def _parser(description: str | None) -> commands.Parser:
@@ -170,9 +103,9 @@ def _parser(description: str | None) -> commands.Parser:
   )
   parser.add_argument(
     '--lp_launch_type',
-    default='local_mp',
     metavar='ENGINE',
-    help='where nodes run; default: %(default)s',
+    help='where nodes run; default: local_mp, or the engine of the run that '
+    'goes on',
   )
   parser.add_argument(
     '--seed', type=commands.at_least(0), help='of the whole run; default: 0'
@@ -183,8 +116,9 @@ def _parser(description: str | None) -> commands.Parser:
   parser.add_argument(
     '--resume',
     metavar='RUN',
-    help='directory of a run to go on with, as it was started, on the same '
-    'engine; --config.x.y=VALUE changes single values, for instance the budget',
+    help='directory of a run to go on with, on the same engine and Ray unless '
+    'flags name others; --config.x.y=VALUE changes single values, for instance '
+    'the budget',
   )
   parser.add_argument(
     '--isolate',
@@ -266,19 +200,6 @@ def overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
   return rest, found
 
 
-def _check_name(run_dir: str) -> None:
-  """Refuses what cannot be a run's directory: it is empty, or no text."""
-  if not run_dir:
-    raise ValueError('--run_dir= names no directory. Give one: runs/NAME.')
-  try:
-    run_dir.encode()
-  except UnicodeEncodeError as e:
-    raise ValueError(
-      f'--run_dir={run_dir!r} is not UTF-8, as all that a run writes. Give '
-      'another name.'
-    ) from e
-
-
 def _cell(
   args: argparse.Namespace, overrides: dict[str, str]
 ) -> tuple[cell_lib.Cell, pathlib.Path | None]:
@@ -289,8 +210,8 @@ def _cell(
         f'{", ".join(registry.agents())}.'
       )
     name, preset = registry.split(args.agent)
-    if args.run_dir is not None:
-      _check_name(args.run_dir)
+    if args.run_dir == '':
+      raise ValueError('--run_dir= names no directory. Give one: runs/NAME.')
     cell = cell_lib.resolve(
       name, preset, args.topology, overrides, args.seed or 0
     )

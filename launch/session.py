@@ -36,6 +36,7 @@ from run_records import first
 from run_records import follow
 from run_records import jsonable
 from run_records import later
+from run_records import names
 from run_records import packages
 from run_records import run_directory
 from run_records import unsaved
@@ -53,6 +54,77 @@ _MET = (
   'this run has met its target, and learns on until it meets it again. '
   '--config.run.target_return=None lets it use its whole budget'
 )
+
+
+def placed(
+  engine: str | None = None,
+  ray_address: str | None = None,
+  cluster: Sequence[str] | None = None,
+  ray_plain_replay: bool = False,
+  run: pathlib.Path | None = None,
+) -> tuple[str, engines.Options | None]:
+  """The engine of a run, and its options if that is Ray.
+
+  Args:
+    engine: one of `engines.NAMES`; None: that of `run`, or local_mp.
+    ray_address: as the other options, of `engines.Options`. What is not given
+      is that of `run`, if that was on Ray.
+    cluster: what nodes ask of their hosts.
+    ray_plain_replay: whether experience crosses hosts unencrypted.
+    run: a run to go on with; None for a new one.
+
+  Raises:
+    ValueError: no such engine, or options for another one; there is no Ray; or
+      `run` does not say where it was.
+  """
+  kept: dict[str, Any] = {'name': 'local_mp'}
+  if run is not None:
+    kept = run_directory.open(run).engine()
+  if engine is None and 'name' not in kept:
+    raise ValueError(
+      f'{run} does not say on which engine it was: give --lp_launch_type, of '
+      f'{", ".join(engines.NAMES)} (command.txt has how it was started).'
+    )
+  engine = engine or kept['name']
+  names.require('engine', engine, engines.NAMES)
+  asked: dict[str, Any] = {
+    'ray_address': ray_address,
+    'cluster': cluster,
+    'ray_plain_replay': ray_plain_replay,
+  }
+  asked = {name: value for name, value in asked.items() if value}
+  if engine != 'ray':
+    if asked:
+      raise ValueError(
+        f'--{next(iter(asked))} is for --lp_launch_type=ray, and this run is '
+        f'on {engine}. Leave one of them out.'
+      )
+    return engine, None
+  if kept.get('name') == 'ray':
+    before = dict(kept['options'])
+    # A job belongs to the cluster of RAY_ADDRESS, wherever the run was before.
+    if before['ray_address'] != 'local' and os.environ.get('RAY_ADDRESS'):
+      del before['ray_address']
+    asked = {**before, **asked}
+  options = engines.Options(
+    asked.get('ray_address', ''),
+    asked.get('cluster', ()),
+    asked.get('ray_plain_replay', False),
+  )
+  engines.check_ray(options.address)
+  return engine, options
+
+
+def _kept(engine: str, ray: engines.Options | None) -> dict[str, Any]:
+  """What `placed` reads back."""
+  if ray is None:
+    return {'name': engine}
+  options = {
+    'ray_address': ray.address or 'local',
+    'cluster': ray.resources,
+    'ray_plain_replay': ray.plain_replay,
+  }
+  return {'name': engine, 'options': options}
 
 
 def run(
@@ -98,6 +170,7 @@ def run(
       if path is None:
         path = run_directory.default_path(cell.agent.name, environment)
         at_end.callback(run_directory.give_back, path)
+      run_directory.check_name(path.absolute())
       if ray is not None:
         path = path.resolve()  # other hosts may lack this working directory
       # What refuses comes before anything is in the directory.
@@ -146,6 +219,7 @@ def run(
         path.absolute(),
         config,
         packages.versions(),
+        engine=_kept(engine, ray),
         command=command,
         resume=resume,
       )

@@ -7,7 +7,7 @@ murmuration export runs/NAME           a policy to take home
 murmuration inspect runs/NAME          look into its replay
 murmuration sweep ppo gamma=0.9,0.99   try settings, several seeds each
 murmuration dataset runs/NAME out/     its replay as arrays, and for Minari
-murmuration sink runs/NAME --to=csv    its numbers to W&B, MLflow or tables
+murmuration sink runs/NAME --to=wandb  its numbers to W&B or MLflow
 murmuration results                    tables and plots of docs/results
 murmuration doctor                     versions, and what is wrong
 murmuration setup                      once, after pip install of the wheel
@@ -67,8 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   others = {'doctor': _doctor, 'setup': setup.main}
   sys.argv = [f'murmuration {name}', *rest]
   from run_records import commands
+  from run_records import first
   from run_records import names
 
+  first.streams()
   try:
     names.require('command', name, [*COMMANDS, *others])
   except ValueError as e:

@@ -30,6 +30,7 @@ if not __package__:
 
 from replay import isolation
 from run_records import commands
+from run_records import first
 from run_records import later
 
 _TICK_S = 0.4
@@ -133,7 +134,7 @@ def train(
   connection: Any,
   path: pathlib.Path,
   settings: dict[str, Any],
-  engine: str,
+  engine: str | None,
   steps: int | None,
   agent: str = '',
   environment: str | None = None,
@@ -146,33 +147,22 @@ def train(
   cluster: str | Sequence[str] = (),
 ) -> tuple[int, dict[str, Any] | None]:
   """Trains; returns the exit code of the run, and its summary."""
-  from launch import engines
   from launch import session
   from launch.engines import linux
   from launch.engines import state
   from murmuration import arguments
   from murmuration import choices
   from run_records import counter_file
-  from run_records import names
   from run_records import run_directory
   from run_records import sinks as sinks_lib
 
   # A run does not outlive its caller, not even a killed one. What comes after
   # (isolation) may take this away: then the next tick finds nobody.
   linux.die_with_parent(os.getppid(), signal.SIGTERM)
-  names.require('engine', engine, engines.NAMES)
-  ray = None
-  if engine == 'ray':
-    asked = [cluster] if isinstance(cluster, str) else cluster
-    ray = engines.Options(ray_address, asked)
-    engines.check_ray(ray.address)
-  elif ray_address or cluster:
-    name = 'ray_address' if ray_address else 'cluster'
-    raise ValueError(f"{name}= is for engine='ray', not {engine!r}.")
   followers = sinks_lib.parse(sinks)
   more = {
     'steps': steps,
-    'engine': '' if engine == 'local_mp' else engine,
+    'engine': engine,
     'sinks': sinks,
     'ray_address': ray_address,
     'cluster': cluster,
@@ -187,8 +177,16 @@ def train(
     more |= {'topology': topology, 'seed': seed}
     more['run_dir'] = str(path) if chosen else ''
     named = (agent, environment)
+    if engine == 'local_mp':
+      del more['engine']
     line = arguments.written('train', named, settings, **more)
     cell = choices.cell(agent, environment, topology, settings, steps, seed)
+  place, ray = session.placed(
+    engine,
+    ray_address,
+    [cluster] if isinstance(cluster, str) and cluster else cluster,
+    run=path if resume else None,
+  )
   if _asked:
     return state.TERMINATED, None
   if not chosen:
@@ -200,7 +198,7 @@ def train(
   ticks = Ticks(connection, path, cell)
   code = session.run(
     cell,
-    engine,
+    place,
     path,
     resume,
     on_tick=ticks,
@@ -227,6 +225,7 @@ def given_by(pickled: bytes) -> dict[str, Any]:
 
 def main(connection: Any) -> None:
   """Serves operations until the caller closes its end."""
+  first.streams('utf-8')  # as process.py reads it
   hello = connection.recv()
   if hello['trains']:
     isolation.prepare()  # the imports below may start threads

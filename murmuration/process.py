@@ -51,6 +51,7 @@ class Helper:
 
     Raises:
       ImportError: the wheel is installed without Launchpad.
+      RuntimeError: the process has died.
     """
     setup.require()
     self._output: Any = tempfile.TemporaryFile()
@@ -78,7 +79,7 @@ class Helper:
     finally:
       signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     theirs.close()
-    self.connection.send(
+    self._send(
       {
         'path': objects.search_path(),
         'given': given.pickled(),
@@ -126,15 +127,18 @@ class Helper:
 
   def begin(self, operation: str, **arguments: Any) -> None:
     """Asks only; `receive` has what comes."""
+    self._send((operation, arguments))
+    # Nothing is sent of what cannot be pickled, and nothing answers it.
+    self._calls += 1
+
+  def _send(self, message: Any) -> None:
     try:
-      self.connection.send((operation, arguments))
+      self.connection.send(message)
     except OSError:
       self._has_died()
     except KeyboardInterrupt:
       self._kill()  # what has half a message waits for the other half
       raise
-    # Nothing is sent of what cannot be pickled, and nothing answers it.
-    self._calls += 1
 
   def receive(self, timeout_s: float) -> tuple | None:
     """The next message; None if there was none in that time.

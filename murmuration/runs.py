@@ -167,6 +167,7 @@ class Run:
       overwrite: whether another run that is there makes room.
 
     Raises:
+      ValueError: `path` is inside the run, or the run inside `path`.
       FileExistsError: there is something at `path`.
     """
     return stored.copy(self.path, pathlib.Path(path), overwrite)
@@ -182,7 +183,7 @@ class Run:
     self,
     steps: int | None = None,
     *,
-    engine: str = 'local_mp',
+    engine: str | None = None,
     progress: bool | None = None,
     sinks: str = '',
     ray_address: str = '',
@@ -197,11 +198,11 @@ class Run:
     Args:
       steps: environment steps of each agent beside those that were made; None:
         what is left of the budget.
-      engine: as for `train`.
+      engine: as for `train`; None: the one that the run was on.
       progress: as for `train`.
       sinks: as for `train`.
-      ray_address: as for `train`.
-      cluster: as for `train`.
+      ray_address: as for `train`; '': that of the run, if it was on Ray.
+      cluster: likewise.
       on_tick: as for `train`; None: the one that this run has, if any.
       on_evaluation: likewise.
       on_end: likewise.
@@ -270,9 +271,8 @@ class Run:
         things = ''.join(f', {kind}={name}' for name, kind in own)
         bar.say(f'interrupted: kept in {path}; mm.load({path!r}{things})')
     if code == _USAGE:
-      said = [line for line in output.splitlines() if line.startswith('error:')]
-      why = said[-1].partition(' ')[2] if said else output
-      raise ValueError(arguments.in_python(why))
+      why = f'\n{output}'.rpartition('\nerror: ')[2]
+      raise ValueError(arguments.in_python(why.strip()))
     if code and code not in _BROKEN_OFF:
       raise RuntimeError(
         f'The run failed; {self.path / "logs"} has what its nodes said.\n'
@@ -357,7 +357,7 @@ def train(
     run_dir: where the run is kept; None: runs/AGENT-ENVIRONMENT-TIME.
     progress: whether a bar shows how far it is; None: in a terminal and in a
       notebook.
-    sinks: where numbers go besides the run, such as 'wandb,csv': see
+    sinks: where numbers go besides the run, such as 'wandb,mlflow': see
       run_records/sinks.py.
     ray_address: of the Ray cluster that `engine='ray'` runs on, HOST:PORT, or
       'auto' for the one of this host, or 'local' for one of this run alone; '':

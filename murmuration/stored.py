@@ -46,11 +46,18 @@ def copy(
     The path.
 
   Raises:
+    ValueError: one of the two directories is inside the other.
     FileExistsError: there is something at `path`.
-    OSError: a file cannot be copied.
+    OSError: a file cannot be copied; what is at `path` stays.
   """
+  place, source = path.resolve(), run.resolve()
+  if source in place.parents or place in source.parents:
+    raise ValueError(
+      f'{path} and the run {run} lie one inside the other. Give a path '
+      'outside the run.'
+    )
   if path.exists():
-    if path.resolve() == run.resolve():
+    if place == source:
       return path
     if not (overwrite and (path / 'config.json').is_file()):
       raise FileExistsError(
@@ -61,14 +68,20 @@ def copy(
           else '. Give another name, or overwrite=True.'
         )
       )
-  new = path.with_name(f'.{path.name}.{os.getpid()}')
+  new = place.with_name(f'.{place.name}.{os.getpid()}')
+  old = place.with_name(f'{new.name}.old')
   try:
     _copy(run, new)
-    if path.exists():
-      shutil.rmtree(path)
-    new.rename(path)
+    if place.exists():
+      place.rename(old)
+    new.rename(place)
+  except BaseException:
+    if old.exists():
+      old.rename(place)
+    raise
   finally:
     shutil.rmtree(new, ignore_errors=True)
+  shutil.rmtree(old, ignore_errors=True)
   return path
 
 

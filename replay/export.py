@@ -20,40 +20,27 @@ Arrays, N transitions in the order of writing; docs/replay.md has more:
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-from typing import Any, NoReturn
-
-if __name__ == '__main__':
-
-  def _interrupted(*unused: Any) -> NoReturn:
-    # Not `print`: this may come in the middle of one.
-    os.write(2, b'interrupted\n')
-    os._exit(130)  # _INTERRUPTED, below
-
-  # As run_records/first.py has it, which replay/ does not import: in an
-  # import Ctrl-C is a trace, or lost where a library catches all.
-  if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _interrupted)
-
-  def _raise_interrupts() -> None:
-    if signal.getsignal(signal.SIGINT) is _interrupted:
-      signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-import argparse
-from collections.abc import Callable, Iterator, Sequence
-import contextlib
-import json
 import pathlib
-import re
-import zipfile
+import sys
 
 # Run as a file, Python would look for modules in replay/ first, whose inspect/
 # is not Python's.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from run_records import first
+
+if __name__ == '__main__':
+  first.begin()
+
+import argparse
+from collections.abc import Iterator, Sequence
+import contextlib
+import json
+import os
+import re
+from typing import Any
+import zipfile
 
 import numpy as np
 
@@ -68,15 +55,8 @@ _USAGE = 2
 _INTERRUPTED = 130
 
 
-def main(
-  argv: Sequence[str] | None = None,
-  begin_work: Callable[[], None] = lambda: None,
-) -> int:
-  """Runs the command; returns its exit code: 0, or 2 with a sentence.
-
-  `begin_work` is called when all is imported: from there on there is something
-  to clean up after Ctrl-C.
-  """
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command; returns its exit code: 0, or 2 with a sentence."""
   parser = argparse.ArgumentParser(
     prog='python -m replay.export',
     description=__doc__,
@@ -94,7 +74,7 @@ def main(
     from replay.checkpoints import restore  # noqa: F401
     from replay.inspect import items  # noqa: F401
 
-    begin_work()
+    first.raise_interrupts()
     for line in export(args.source, args.out, args.format):
       print(line)
   except (ValueError, OSError) as e:
@@ -367,4 +347,4 @@ def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
 
 
 if __name__ == '__main__':
-  sys.exit(main(begin_work=_raise_interrupts))
+  sys.exit(main())

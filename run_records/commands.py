@@ -170,5 +170,5 @@ def called(name: str) -> str:
 
 def refuse(error: BaseException) -> int:
   """Says why a command cannot work; returns the exit code for it."""
-  print(f'error: {" ".join(str(error).split())}', file=sys.stderr)
+  print(f'error: {str(error).strip()}', file=sys.stderr)
   return USAGE

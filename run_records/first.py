@@ -20,14 +20,28 @@ INTERRUPTED = 130  # by Ctrl-C: as in a shell, 128 and the signal's number
 def begin() -> None:
   """Makes a process fit for a command, before imports that take seconds.
 
-  Streams that are closed go nowhere, and characters that one cannot show are
-  replaced. Ctrl-C ends the process with a word, until `raise_interrupts`: in an
-  import it is a trace, or lost where a library catches all that is raised.
-  A Python without the packages that are imported says so in a sentence.
+  Sets up its streams (`streams`). Ctrl-C ends the process with a word, until
+  `raise_interrupts`: in an import it is a trace, or lost where a library
+  catches all that is raised. A Python without the packages that are imported
+  says so in a sentence.
   """
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _interrupted)
   sys.excepthook = _say_what_is_missing
+  streams()
+  # Inherited from who ignores it, no end of a child would be heard of.
+  signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def streams(encoding: str | None = None) -> None:
+  """Has a process print whatever comes, wherever its output goes.
+
+  A stream that is closed goes nowhere, and a character that one cannot show is
+  replaced.
+
+  Args:
+    encoding: of what is printed; None: that of the locale.
+  """
   for number, name in enumerate(('stdin', 'stdout', 'stderr')):
     try:
       os.fstat(number)
@@ -35,13 +49,15 @@ def begin() -> None:
       # Else the next file that is opened would get what is printed.
       os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if getattr(sys, name) is None:
-      stream = open(number, 'w' if number else 'r', closefd=False)
-      setattr(sys, name, stream)
-      setattr(sys, f'__{name}__', stream)
-  if isinstance(sys.stdout, io.TextIOWrapper):
-    sys.stdout.reconfigure(errors='replace')
-  # Inherited from who ignores it, no end of a child would be heard of.
-  signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+      opened = open(number, 'w' if number else 'r', closefd=False)
+      setattr(sys, name, opened)
+      setattr(sys, f'__{name}__', opened)
+  for stream, errors in (
+    (sys.stdout, 'replace'),
+    (sys.stderr, 'backslashreplace'),
+  ):
+    if isinstance(stream, io.TextIOWrapper):
+      stream.reconfigure(encoding=encoding, errors=errors)
 
 
 def raise_interrupts() -> None:

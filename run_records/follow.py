@@ -1,6 +1,6 @@
 """Feeds sinks with the numbers of a run while it runs, or afterwards.
 
-  murmuration sink runs/NAME --to=wandb,csv
+  murmuration sink runs/NAME --to=wandb,mlflow
 
 A run started with --sink does this by itself, in a process that was started
 before the launcher entered its private network. All that passes between the two
@@ -10,21 +10,27 @@ one goes on where it was.
 
 from __future__ import annotations
 
+import pathlib
+import sys
+
+# Run as a file, Python would look for modules in run_records/ first.
+if not __package__:
+  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from run_records import first
+
+if __name__ == '__main__':
+  first.begin()
+
 import argparse
 from collections.abc import Callable, Sequence
 import contextlib
 import fcntl
 import logging
 import os
-import pathlib
 import select
 import subprocess
-import sys
 from typing import IO, Any
-
-# Run as a file, Python would look for modules in run_records/ first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from replay.inspect import launcher
 from run_records import commands
@@ -251,6 +257,7 @@ def main() -> int:
       parser.error('--to= names no sink')
     if args.live and not _appears(path):
       return 0
+    first.raise_interrupts()
     run = run_directory.open(path)
     if not args.live:
       _check_free(run, names)

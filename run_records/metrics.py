@@ -31,6 +31,7 @@ _KIND = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]*')
 _WAITING = 100_000  # rows
 _RETRY_S = 1.0
 _BLOCK_BYTES = 1 << 16
+_EVENTS = 'events.out.tfevents.'
 
 
 class MetricsWriter:
@@ -261,9 +262,14 @@ def _new_event_file(
 ) -> record_writer.RecordWriter:
   # TensorBoard's own EventFileWriter would import TensorFlow for its file
   # system; a run directory is local, so a plain file does.
-  host = socket.gethostname()
+  # TensorBoard reads in the order of names, and a clock may have been set back.
+  earlier = [
+    int(path.name[len(_EVENTS) :].partition('.')[0])
+    for path in directory.glob(f'{_EVENTS}[0-9]*')
+  ]
+  number = max([int(now), *(found + 1 for found in earlier)])
   path = directory / (
-    f'events.out.tfevents.{int(now):010d}.{host}.{os.getpid()}'
+    f'{_EVENTS}{number:010d}.{socket.gethostname()}.{os.getpid()}'
     f'.{time.monotonic_ns()}'
   )
   writer = record_writer.RecordWriter(path.open('wb'))

@@ -3,6 +3,7 @@
     runs/NAME/
       config.json     the resolved config of the newest start
       versions.json   of Python and of the packages that matter
+      engine.json     where its nodes ran, and the options of that engine
       command.txt     what started it, a line per start, the newest last
       summary.json    why the run ended, totals, result (when it has ended)
       logs/           one file per node
@@ -23,6 +24,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import time
 from typing import Any
 import uuid
@@ -80,6 +82,11 @@ class RunDirectory:
     """The lines that say what started and resumed this run, oldest first."""
     path = self.path / 'command.txt'
     return path.read_text(encoding='utf-8').splitlines()
+
+  def engine(self) -> dict[str, Any]:
+    """Where the newest start ran; {} for a run that was not launched."""
+    path = self.path / 'engine.json'
+    return jsonable.read(path) if path.exists() else {}
 
   def kinds(self) -> list[str]:
     """Kinds of rows that were logged, for instance 'evaluation', 'star'."""
@@ -202,6 +209,7 @@ def create(
   config: Any,
   versions: Mapping[str, str],
   *,
+  engine: Mapping[str, Any] | None = None,
   command: str | None = None,
   resume: bool = False,
 ) -> RunDirectory:
@@ -215,6 +223,7 @@ def create(
     path: of the run. Parents are made.
     config: resolved config, a dict or dataclass.
     versions: package name to version.
+    engine: where its nodes run; for `RunDirectory.engine`.
     command: a line that says what led to the run; None: the command line of
       this process.
     resume: go on in an existing run directory. Its metrics, logs and
@@ -228,7 +237,9 @@ def create(
   path = pathlib.Path(path)
   # Not after half of the files are there.
   config = jsonable.encode(config)
-  versions = jsonable.encode(versions)
+  files = {'versions.json': jsonable.encode(versions)}
+  if engine is not None:
+    files['engine.json'] = jsonable.encode(engine)
   line = commands.line() if command is None else command
   if resume:
     check_resumable(path)
@@ -237,8 +248,8 @@ def create(
   _check_disk(path)
   try:
     if resume:
-      return _resume(path, config, versions, line)
-    return _create(path, config, versions, line)
+      return _resume(path, config, files, line)
+    return _create(path, config, files, line)
   except OSError as error:
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
       raise RunDirectoryRefused(
@@ -280,6 +291,28 @@ def _neighbours(path: pathlib.Path) -> str:
     return ' Give the directory of a run, for instance runs/NAME.'
   names = ', '.join(str(run) for run in found[:3])
   return f' Runs that are there, newest first: {names}.'
+
+
+def check_name(path: pathlib.Path) -> None:
+  """Refuses a name that is not UTF-8, as all that a run writes.
+
+  Raises:
+    RunDirectoryRefused: it is not, or this locale cannot read it.
+  """
+  name = os.fsencode(path)
+  try:
+    name.decode()
+  except UnicodeDecodeError as e:
+    raise RunDirectoryRefused(
+      f'{path!r} is not UTF-8. Give another --run_dir.'
+    ) from e
+  try:
+    str(path).encode()
+  except UnicodeEncodeError as e:
+    raise RunDirectoryRefused(
+      f'{name.decode()} cannot be read in this locale, whose encoding is '
+      f'{sys.getfilesystemencoding()}. Set LC_ALL=C.UTF-8.'
+    ) from e
 
 
 def check_free(path: pathlib.Path) -> None:
@@ -359,7 +392,7 @@ def _check_disk(path: pathlib.Path) -> None:
 
 
 def _create(
-  path: pathlib.Path, config: Any, versions: Any, line: str
+  path: pathlib.Path, config: Any, files: Mapping[str, Any], line: str
 ) -> RunDirectory:
   # An empty one that nothing can take the place of: a link, a mount, or in
   # another user's directory.
@@ -380,7 +413,8 @@ def _create(
   try:
     for name in _SUBDIRECTORIES:
       (partial / name).mkdir()
-    jsonable.write(partial / 'versions.json', versions)
+    for name, content in files.items():
+      jsonable.write(partial / name, content)
     (partial / 'command.txt').write_text(line + '\n', encoding='utf-8')
     jsonable.write(partial / 'config.json', config)  # now it is a run
     if not in_place:
@@ -405,7 +439,7 @@ def _sweep(root: pathlib.Path) -> None:
 
 
 def _resume(
-  path: pathlib.Path, config: Any, versions: Any, line: str
+  path: pathlib.Path, config: Any, files: Mapping[str, Any], line: str
 ) -> RunDirectory:
   for name in _SUBDIRECTORIES:
     (path / name).mkdir(exist_ok=True)
@@ -416,7 +450,8 @@ def _resume(
       number += 1
     shutil.copy2(old, path / f'config.{number}.json')
     jsonable.write(old, config)
-  jsonable.write(path / 'versions.json', versions)
+  for name, content in files.items():
+    jsonable.write(path / name, content)
   started = path / 'command.txt'
   with started.open('a', encoding='utf-8') as file:
     file.write(line + '\n')

@@ -1,4 +1,4 @@
-"""Where else a run's numbers go: Weights & Biases, MLflow, tables.
+"""Where else a run's numbers go: Weights & Biases, MLflow, a user's own.
 
 A sink is a `Sink`; follow.py feeds it from a run's JSON lines, in a process
 of its own that a launcher starts before it leaves the network. One of a user's
@@ -7,18 +7,14 @@ own is a subclass, and is named as its own agents are.
     --sink=wandb    offline, in RUN/sinks/wandb; `wandb sync` sends it. With
                     WANDB_MODE=online at once. WANDB_PROJECT, else murmuration
     --sink=mlflow   in RUN/sinks/mlflow, or at MLFLOW_TRACKING_URI.
-                    MLFLOW_EXPERIMENT_NAME, else murmuration
-    --sink=csv      a table for each kind of row in RUN/sinks/csv
-    --sink=parquet  the same with typed columns, in RUN/sinks/parquet
+                    MLFLOW_EXPERIMENT_NAME, else murmuration; another run of
+                    MLflow for each start
     --sink=my_module:MySink
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-import csv
-import itertools
-import json
+from collections.abc import Callable, Mapping
 import os
 import pathlib
 import time
@@ -31,15 +27,12 @@ from run_records import run_directory
 
 _PROJECT = 'murmuration'
 _BATCH = 100  # settings in one call of MLflow
-_ROWS = 10_000  # that are Python's objects at a time
 _LONGEST = 500  # characters of a setting's value there
 _END = {True: 'FINISHED', False: 'KILLED'}
 # A sink to what it imports, and by which name pip knows it.
 _NEEDED = {
   'wandb': {'wandb': 'wandb'},
   'mlflow': {'mlflow': 'mlflow-skinny'},
-  'csv': {},
-  'parquet': {'pyarrow': 'pyarrow==21.0.0'},
 }
 NAMES = tuple(_NEEDED)
 
@@ -117,27 +110,20 @@ class MLflow(Sink):
     self._client = mlflow.MlflowClient(
       os.environ.get('MLFLOW_TRACKING_URI', local)
     )
-    self._id = state.get('id')
-    if self._id is None:
-      name = os.environ.get('MLFLOW_EXPERIMENT_NAME', _PROJECT)
-      found = self._client.get_experiment_by_name(name)
-      experiment = (
-        found.experiment_id if found else self._client.create_experiment(name)
-      )
-      made = self._client.create_run(experiment, run_name=run.name)
-      self._id = made.info.run_id
-      param = mlflow.entities.Param
-      settings = [
-        param(name, str(value)[:_LONGEST])
-        for name, value in jsonable.flat(run.config())
-      ]
-      for i in range(0, len(settings), _BATCH):
-        self._client.log_batch(self._id, params=settings[i : i + _BATCH])
-    else:
-      self._client.update_run(self._id, 'RUNNING')
-
-  def state(self) -> dict[str, Any]:
-    return {'id': self._id}
+    name = os.environ.get('MLFLOW_EXPERIMENT_NAME', _PROJECT)
+    found = self._client.get_experiment_by_name(name)
+    experiment = (
+      found.experiment_id if found else self._client.create_experiment(name)
+    )
+    made = self._client.create_run(experiment, run_name=run.name)
+    self._id = made.info.run_id
+    param = mlflow.entities.Param
+    settings = [
+      param(name, str(value)[:_LONGEST])
+      for name, value in jsonable.flat(run.config())
+    ]
+    for i in range(0, len(settings), _BATCH):
+      self._client.log_batch(self._id, params=settings[i : i + _BATCH])
 
   def scalars(self, values: Mapping[str, float], step: int) -> None:
     now = int(time.time() * 1000)
@@ -151,67 +137,9 @@ class MLflow(Sink):
       self._client.set_terminated(self._id, _END[finished])
 
 
-class CSV(Sink):
-  """A table for each kind of row, written when the run is over.
-
-  Columns of a kind are known when its last row is. Lists are JSON in a cell.
-  """
-
-  name = 'csv'
-
-  def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
-    self._run = run
-
-  def close(self, finished: bool | None) -> None:
-    directory = _directory(self._run, self.name)
-    for kind in self._run.kinds():
-      names = dict.fromkeys(n for row in self._run.rows(kind) for n in row)
-      # Read anew, as not all rows of a long run fit into memory.
-      rows = (
-        [_cell(row.get(name)) for name in names] for row in self._run.rows(kind)
-      )
-      self._write(directory / f'{kind}.{self.name}', list(names), rows)
-
-  def _write(
-    self,
-    path: pathlib.Path,
-    names: Sequence[str],
-    rows: Iterator[Sequence[Any]],
-  ) -> None:
-    with open(path, 'w', newline='', encoding='utf-8') as file:
-      writer = csv.writer(file)
-      writer.writerow(names)
-      writer.writerows(rows)
-
-
-class Parquet(CSV):
-  """The same tables in columns with types."""
-
-  name = 'parquet'
-
-  def _write(
-    self,
-    path: pathlib.Path,
-    names: Sequence[str],
-    rows: Iterator[Sequence[Any]],
-  ) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    tables = [pyarrow.table({name: [] for name in names})]
-    while some := list(itertools.islice(rows, _ROWS)):
-      columns = zip(*some, strict=True)
-      tables.append(pyarrow.table(dict(zip(names, columns, strict=True))))
-    # A column may be empty at first, or have integers alone.
-    table = pyarrow.concat_tables(tables, promote_options='permissive')
-    parquet.write_table(table, path)
-
-
 _MAKE: dict[str, Callable[..., Sink]] = {
   'wandb': WandB,
   'mlflow': MLflow,
-  'csv': CSV,
-  'parquet': Parquet,
 }
 
 
@@ -262,8 +190,3 @@ def _directory(run: run_directory.RunDirectory, name: str) -> pathlib.Path:
   path = run.path / 'sinks' / name
   path.mkdir(parents=True, exist_ok=True)
   return path
-
-
-def _cell(value: Any) -> Any:
-  nested = isinstance(value, (list, dict))
-  return json.dumps(jsonable.encode(value)) if nested else value

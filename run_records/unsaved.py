@@ -15,8 +15,6 @@ import pathlib
 import time
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from run_records import checkpoints
 from run_records import counter_file
 from run_records import durable
@@ -25,14 +23,6 @@ from run_records import run_directory
 RING = 'ring-{}.npz'  # replay in a worker's own process
 _PARTS = ('checkpoints', 'metrics')
 _MOST = 3  # files that a sentence names
-# The array that begins with how far a checkpoint is, and what that counts.
-_AGES = (
-  ('updates', 'update'),  # of a learner
-  ('counts', 'update'),  # of a shard
-  ('numbers', 'generation'),  # of evolution strategies
-  ('version', 'version'),  # of theta_star
-  ('steps', 'step'),
-)
 # Nodes that count updates, and whose file has another name than they.
 _FILES = {'master/0': 'evolution.npz'}
 # The summary.json that a resumed run had of its earlier starts, by run.
@@ -230,19 +220,11 @@ def _finished(run_dir: str | os.PathLike[str]) -> bool:
 
 
 def _newest(path: pathlib.Path) -> str:
-  """What there is of a checkpoint: how far it is, and of when."""
+  """What there is of a checkpoint, and of when."""
   written_s = _time_s(path)
   if not written_s:
     return f'no {path.name}'
-  of = ''
-  try:
-    # Not the whole file: replay may be in it.
-    with np.load(path) as saved:
-      name, word = next(age for age in _AGES if age[0] in saved)
-      of = f' of {word} {int(saved[name].flat[0]):,}'
-  except Exception:  # no arrays, or damaged ones: only for a sentence
-    pass
-  return f'{path.name}{of} ({_clock(written_s)})'
+  return f'{path.name} ({_clock(written_s)})'
 
 
 def _why(found: list[pathlib.Path]) -> str:

@@ -14,6 +14,11 @@ from typing import Any
 # Run as a file, Python would look for modules in studies/ first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+from run_records import first
+
+if __name__ == '__main__':
+  first.begin()
+
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from launch import cell as cell_lib

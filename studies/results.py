@@ -11,19 +11,26 @@ runs. All seeds are reported; rules and terms: docs/results/README.md.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping, Sequence
-import dataclasses
-import importlib.util
-import os
 import pathlib
-import shlex
-import signal
 import sys
 
 # When run as a file, Python searches studies/ for modules first.
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+from run_records import first
+
+if __name__ == '__main__':
+  first.begin()
+
+import argparse
+from collections.abc import Mapping, Sequence
+import dataclasses
+import importlib.util
+import os
+import shlex
+import signal
+
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 from launch import session
@@ -41,6 +48,7 @@ PUBLISHED = session.root() / 'docs' / 'results'
 
 
 def main() -> int:
+  first.raise_interrupts()
   # SIGHUP and SIGTERM interrupt it as Ctrl-C does.
   for number in (signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(number) != signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""What a sweep tries: values of settings, trials of them, rungs of halving.
+"""What a sweep tries: values of settings, and trials of them.
 
 Nothing here reads or starts a run; studies/sweep.py does.
 """
@@ -10,7 +10,6 @@ import dataclasses
 import itertools
 import math
 import re
-from typing import NamedTuple
 
 import numpy as np
 
@@ -111,52 +110,6 @@ def draw(spaces: Mapping[str, Space], count: int, seed: int) -> list[Trial]:
     if len(found) == count:
       break
   return list(found.values())
-
-
-class Rung(NamedTuple):
-  """One round of successive halving: `trials` that run up to `steps`."""
-
-  trials: int
-  steps: int
-
-
-def rungs(trials: int, steps: int, keep: int, least: int) -> list[Rung]:
-  """The rounds of successive halving, Jamieson & Talwalkar 2016, Figure 1.
-
-  arXiv:1502.07943. One trial in `keep` goes on with `keep` times the steps, as
-  in Hyperband (arXiv:1603.06560); in the paper, `keep` is 2. Runs are resumed,
-  so steps count from the start of a run.
-
-  Args:
-    trials: in the first round.
-    steps: environment steps of each agent by the end of the last round.
-    keep: one in how many trials goes on, at least 2.
-    least: minimum of steps in the first round; it may reduce the rounds.
-
-  Raises:
-    ValueError: `least` is out of range.
-  """
-  if not 1 <= least <= steps:
-    raise ValueError(f'--least={least:,} must be from 1 to --steps, {steps:,}.')
-  rounds = 1
-  while keep**rounds <= trials and steps // keep**rounds >= least:
-    rounds += 1
-  return [
-    Rung(trials // keep**r, steps // keep ** (rounds - 1 - r))
-    for r in range(rounds)
-  ]
-
-
-def survivors(scores: Mapping[str, float | None], count: int) -> list[str]:
-  """The best `count`, best first; trials without a score (crashed) are out.
-
-  Of equal scores, the earlier trial is taken.
-  """
-  scored = [
-    (score, name) for name, score in scores.items() if score is not None
-  ]
-  scored.sort(key=lambda pair: -pair[0])
-  return [name for _, name in scored[:count]]
 
 
 def mean(scores: Sequence[float | None]) -> float | None:

@@ -17,7 +17,6 @@ import numpy as np
 from run_records import curves
 from run_records import learning_statistics as statistics
 from run_records import run_directory
-from studies import candidates
 from studies import plan as study_plan
 from studies import runs as study_runs
 
@@ -37,7 +36,6 @@ class System:
     steps_per_s: environment steps of all agents of each complete process,
       divided by these seconds.
     records: how each process ended.
-    filters: decisions of supervisors, for each process that has kept them.
     supervisor_steps: environment steps of supervisors in each complete process,
       which curves do not count.
     given_up: for each process, evaluations without a return: curves lack them.
@@ -49,7 +47,6 @@ class System:
   seconds: list[float]
   steps_per_s: list[float]
   records: list[dict[str, Any]]
-  filters: list[candidates.Filter] = dataclasses.field(default_factory=list)
   supervisor_steps: list[int] = dataclasses.field(default_factory=list)
   given_up: list[int] = dataclasses.field(default_factory=list)
   sparse: list[bool] = dataclasses.field(default_factory=list)
@@ -80,9 +77,6 @@ def read(
     system.sparse.extend(
       whole(c, job.budget) and len(c.steps) < least for c in own
     )
-    decided = candidates.of_run(job.path)
-    if decided is not None:
-      system.filters.append(decided)
     summary = run_directory.open(job.path).summary()
     if summary is not None and whole(own[0], job.budget):
       seconds = float(own[0].seconds[-1])
@@ -145,9 +139,6 @@ def collect(
     entry['command'] = shlex.join(
       [study.variants[label].script, *study_plan.arguments(study, label)]
     )
-    if system.filters:
-      decided = candidates.Filter(*map(sum, zip(*system.filters)))
-      entry['supervised'] = decided._asdict()
     if any(system.supervisor_steps):
       entry['supervisor_steps'] = system.supervisor_steps
     if label != study.baseline:

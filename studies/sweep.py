@@ -3,21 +3,19 @@
 murmuration sweep ppo:cartpole learning_rate=1e-4,1e-3 gamma=0.99,0.999
 murmuration sweep ppo:cartpole --how=random --trials=20 \\
     'agent.learning_rate=log(1e-5,1e-2)' 'hidden_sizes=(32,),(64,64)'
-murmuration sweep dqn --how=halving --trials=9 'learning_rate=log(1e-5,1e-2)'
 
-grid: all combinations. random: --trials of them, drawn. halving: all trials get
-a part of the steps, and the best one in --keep goes on with more, round after
-round. A trial's score is the mean over its seeds of the last three evaluations.
-A sweep may be interrupted: the same command continues it. Runs with the same
-settings are not repeated, and with more --steps they go on where they ended;
-but where the preset's rate falls over the whole budget (A2C, IMPALA), other
---steps are other settings.
+grid: all combinations. random: --trials of them, drawn. A trial's score is the
+mean over its seeds of the last three evaluations. A sweep may be interrupted:
+the same command continues it. Runs with the same settings are not repeated, and
+with more --steps they go on where they ended; but where the preset's rate falls
+over the whole budget (A2C, IMPALA), other --steps are other settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 import csv
+import math
 import pathlib
 import shlex
 import signal
@@ -107,34 +105,21 @@ def run(
   with open(sweep.directory / 'command.txt', 'a', encoding='utf-8') as file:
     file.write(commands.line() + '\n')
   print(_planned(sweep), flush=True)
-  names = list(sweep.trials)
-  reached: dict[str, tuple[int, list[dict[str, Any]]]] = {}
-  for number, rung in enumerate(sweep.rungs):
-    jobs = sweep.jobs(names, rung.steps)
-    missing = [
-      job
-      for job in jobs
-      if not job.record.exists()
-      or (retry_crashed and study_runs.record(job)['exit_code'])
-    ]
-    progress = study_progress.Progress(
-      jobs, missing, {sweep.directory.name: parallel}
-    )
-    study_runs.run_all(missing, parallel, progress)
-    # Scores all runs before the next round adds evaluations to them.
-    records: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for job in jobs:
-      records[job.variant].append(scored(job))
-    reached.update({name: (rung.steps, own) for name, own in records.items()})
-    if number + 1 < len(sweep.rungs):
-      scores = {
-        name: search.mean([r['score'] for r in own])
-        for name, own in records.items()
-      }
-      names = search.survivors(scores, sweep.rungs[number + 1].trials)
-      if not names:
-        break
-  table = rows(sweep, reached)
+  jobs = sweep.jobs()
+  missing = [
+    job
+    for job in jobs
+    if not job.record.exists()
+    or (retry_crashed and study_runs.record(job)['exit_code'])
+  ]
+  progress = study_progress.Progress(
+    jobs, missing, {sweep.directory.name: parallel}
+  )
+  study_runs.run_all(missing, parallel, progress)
+  records: dict[str, list[dict[str, Any]]] = {name: [] for name in sweep.trials}
+  for job in jobs:
+    records[job.variant].append(scored(job))
+  table = rows(sweep, records)
   _write_csv(sweep.directory / 'table.csv', table)
   print(f'\n{text_table(table)}\n\n{_ending(sweep, table)}')
   return int(any(row['crashed'] for row in table))
@@ -164,36 +149,34 @@ def scored(job: study_plan.Job) -> dict[str, Any]:
 
 def rows(
   sweep: sweep_plan.Sweep,
-  reached: Mapping[str, tuple[int, Sequence[Mapping[str, Any]]]],
+  records: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> list[dict[str, Any]]:
-  """Rows of the table: more steps first, then higher scores; no score last.
+  """Rows of the table: higher scores first, no score last.
 
-  `reached` maps a trial to its steps and the records of its seeds.
+  `records` maps a trial to the records of its seeds. A setting that changes
+  nothing in a trial is None in its row.
   """
   found = []
-  for name, (steps, records) in reached.items():
-    scores = [record['score'] for record in records]
+  tried = dict.fromkeys(key for trial in sweep.trials.values() for key in trial)
+  for name, own in records.items():
+    scores = [record['score'] for record in own]
     known = [score for score in scores if score is not None]
     found.append(
       {
+        **tried,
         **sweep.trials[name],
-        'steps': steps,
+        'steps': sweep.steps,
         'score': search.mean(scores),
         'worst': min(known) if known else None,
         'best': max(known) if known else None,
-        'crashed': sum(bool(record['exit_code']) for record in records),
-        'env_steps': sum(record['env_steps'] for record in records),
+        'crashed': sum(bool(record['exit_code']) for record in own),
+        'env_steps': sum(record['env_steps'] for record in own),
         'run': f'{name}-*',
       }
     )
-  none = float('-inf')
   return sorted(
     found,
-    key=lambda row: (
-      row['score'] is None,
-      -row['steps'],
-      -(none if row['score'] is None else row['score']),
-    ),
+    key=lambda row: math.inf if row['score'] is None else -row['score'],
   )
 
 
@@ -219,7 +202,7 @@ def _ending(sweep: sweep_plan.Sweep, table: Sequence[Mapping[str, Any]]) -> str:
   groups = {}
   for row in table[:_DRAWN]:
     name, label = _name(row), sweep.label(_name(row))
-    jobs = [sweep.job(name, i, row['steps']) for i in range(sweep.seeds)]
+    jobs = [sweep.job(name, i) for i in range(sweep.seeds)]
     if row['crashed']:
       label += f', {row["crashed"]} crashed'
     # A crashed one would go on flat, where it ended.
@@ -235,7 +218,7 @@ def _ending(sweep: sweep_plan.Sweep, table: Sequence[Mapping[str, Any]]) -> str:
         study_plots.compare_curves(
           groups,
           sweep.directory / 'curves.png',
-          budget=sweep.rungs[-1].steps,
+          budget=sweep.steps,
           title=f'{sweep.environment}: the best of {len(table)}',
           threshold=curves.threshold(sweep.environment),
         )
@@ -248,7 +231,7 @@ def _ending(sweep: sweep_plan.Sweep, table: Sequence[Mapping[str, Any]]) -> str:
     trial = sweep.trials[_name(best)]
     again = [
       *sweep.flags,
-      *sweep_plan.as_flags({**trial, sweep_plan.STEPS: str(best['steps'])}),
+      *sweep_plan.as_flags({**trial, sweep_plan.STEPS: str(sweep.steps)}),
     ]
     said += [
       f'Best: {sweep.label(_name(best))}: {best["score"]:.1f}. The best of '
@@ -261,10 +244,7 @@ def _ending(sweep: sweep_plan.Sweep, table: Sequence[Mapping[str, Any]]) -> str:
 def _planned(sweep: sweep_plan.Sweep) -> str:
   lines = [f'trials: {len(sweep.trials)}, seeds of each: {sweep.seeds}']
   lines += [f'  {name}  {sweep.label(name)}' for name in sweep.trials]
-  lines += [
-    f'  {rung.trials} of them up to {rung.steps:,} steps of each agent'
-    for rung in sweep.rungs
-  ]
+  lines.append(f'steps of each agent: {sweep.steps:,}')
   return '\n'.join([*lines, f'In {sweep.directory}'])
 
 
@@ -310,7 +290,7 @@ def _parser() -> commands.Parser:
   )
   parser.add_argument('--how', default='grid', help=', '.join(sweep_plan.HOW))
   parser.add_argument(
-    '--trials', type=at_least(1), help='of random and halving; default: 9'
+    '--trials', type=at_least(1), help='of random; default: 9'
   )
   parser.add_argument(
     '--draw_seed', type=at_least(0), default=0, help='of what is drawn'
@@ -322,12 +302,6 @@ def _parser() -> commands.Parser:
     '--steps',
     type=at_least(1),
     help="environment steps of each agent; default: the preset's",
-  )
-  parser.add_argument(
-    '--keep', type=at_least(2), default=3, help='halving: one in so many'
-  )
-  parser.add_argument(
-    '--least', type=at_least(1), help='halving: steps of the first round'
   )
   parser.add_argument(
     '--jobs', type=at_least(1), default=1, help='runs at a time; default: 1'

@@ -22,7 +22,7 @@ from studies import plan as study_plan
 from studies import runs as study_runs
 from studies import search
 
-HOW = ('grid', 'random', 'halving')
+HOW = 'grid', 'random'
 STEPS = 'run.steps_per_agent'
 # What is no setting, and is said by a flag.
 _OTHERS = {
@@ -43,7 +43,7 @@ class Sweep:
     flags: of every run: agent, topology, engine, fixed settings.
     trials: tried settings by name, a hash of all settings except the steps.
     seeds: runs of each trial: seeds 0 to seeds - 1.
-    rungs: trials and steps of each round; a grid has one.
+    steps: environment steps of each agent.
     environment: gymnasium id.
   """
 
@@ -51,7 +51,7 @@ class Sweep:
   flags: tuple[str, ...]
   trials: Mapping[str, search.Trial]
   seeds: int
-  rungs: Sequence[search.Rung]
+  steps: int
   environment: str
 
   def label(self, name: str) -> str:
@@ -59,9 +59,9 @@ class Sweep:
     changed = self.trials[name].items()
     return ', '.join(f'{k.partition(".")[2]}={v}' for k, v in changed)
 
-  def job(self, name: str, seed: int, steps: int) -> study_plan.Job:
-    """The run of a trial with a seed, up to `steps`."""
-    changed = {**self.trials[name], STEPS: str(steps)}
+  def job(self, name: str, seed: int) -> study_plan.Job:
+    """The run of a trial with a seed."""
+    changed = {**self.trials[name], STEPS: str(self.steps)}
     return study_plan.Job(
       study=self.directory.name,
       variant=name,
@@ -69,17 +69,15 @@ class Sweep:
       path=self.directory / 'runs' / f'{name}-{seed}',
       script=session.root() / 'launch' / 'run.py',
       arguments=(*self.flags, *as_flags(changed), f'--seed={seed}'),
-      budget=steps,
-      stage=f'.{steps}',
+      budget=self.steps,
+      stage=f'.{self.steps}',
       resumes=True,
     )
 
-  def jobs(self, names: Sequence[str], steps: int) -> list[study_plan.Job]:
+  def jobs(self) -> list[study_plan.Job]:
     """Jobs seed by seed: other load on the machine then affects all alike."""
     return [
-      self.job(name, seed, steps)
-      for seed in range(self.seeds)
-      for name in names
+      self.job(name, seed) for seed in range(self.seeds) for name in self.trials
     ]
 
 
@@ -105,7 +103,7 @@ def plan(
   names.require('way to isolate', args.isolate, isolation.MODES)
   names.require('kind of sweep', args.how, HOW)
   if args.how == 'grid' and args.trials is not None:
-    raise ValueError('--trials is for random and halving: a grid has them all.')
+    raise ValueError('--trials is for random: a grid has them all.')
   if not spaces:
     raise ValueError('nothing is to be tried: add SETTING=VALUE,VALUE.')
   name, preset = registry.split(args.agent)
@@ -138,15 +136,10 @@ def plan(
   else:
     found = search.draw(full, args.trials or 9, args.draw_seed)
   found = _effective(found, lambda trial: resolve({**stays, **trial}))
-  rungs = [search.Rung(len(found), steps)]
-  if args.how == 'halving':
-    least = args.least or min(steps, 1000)
-    rungs = search.rungs(len(found), steps, args.keep, least)
   trials: dict[str, search.Trial] = {}
   config = {}
   for trial in found:
-    # Uses the first round's steps, which may be too few to learn from.
-    cell = resolve({**stays, **trial, STEPS: str(rungs[0].steps)})
+    cell = resolve({**stays, **trial, STEPS: str(steps)})
     cell.build()
     config = jsonable.decode(jsonable.encode(cell.config))
     config['run'].pop('steps_per_agent')
@@ -171,7 +164,7 @@ def plan(
     ),
     trials,
     args.seeds,
-    rungs,
+    steps,
     config['environment'],
   )
 

@@ -143,8 +143,6 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         f'{label}: its {len(entry["auc"])} seeds share one process, which '
         'the seconds and steps/s are of.'
       )
-    if 'supervised' in entry:
-      notes.append(f'{label}: {_supervised(entry["supervised"])}')
     if 'supervisor_steps' in entry:
       notes.append(
         f"{label}: steps are the explorers'. In each process supervisors made "
@@ -152,23 +150,6 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
         'counted above.'
       )
   return [line for note in notes for line in ('', note)]
-
-
-def _supervised(found: Mapping[str, int]) -> str:
-  decided = found['accepted'] + found['rejected']
-  said = (
-    f'supervisors rejected {found["rejected"]:,} of {decided:,} candidates '
-    f'({found["rejected"] / max(decided, 1):.0%}).'
-  )
-  if not found['judged']:
-    return f'{said} No two versions have enough confirmations to compare.'
-  return (
-    f'{said} Confirmations of theta_star got worse, by more than their 95% '
-    f'bootstrap interval, at {found["fallen"]:,} of the {found["judged"]:,} '
-    'publications that can be judged '
-    f'({found["fallen"] / found["judged"]:.0%}), of {found["accepted"]:,} '
-    'in all.'
-  )
 
 
 def _by_seconds(results: Mapping[str, Any]) -> list[str]:

@@ -23,6 +23,11 @@ import sys
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from run_records import first
+
+if __name__ == '__main__':
+  first.begin()
+
 from run_records import later
 
 if __name__ == '__main__':
@@ -47,7 +52,7 @@ class NoEntry(ValueError):
 
 
 def main() -> int:
-  sys.path.append(os.getcwd())  # for the user's own agents
+  first.raise_interrupts()
   parser = commands.Parser(__doc__)
   parser.add_argument('cells', nargs='+', metavar='AGENT:PRESET')
   parser.add_argument('--seed', type=commands.at_least(0), default=1)
@@ -69,6 +74,7 @@ def main() -> int:
     help='where policies are kept; default: %(default)s',
   )
   try:
+    sys.path.append(commands.here())  # for the user's own agents
     args = parser.parse(sys.argv[1:])
     for cell in args.cells:
       if not all(registry.split(cell)):

@@ -19,8 +19,11 @@ PACKAGES = (
   'studies',
 )
 
+# What each command does first; it imports nothing of ours.
+START = 'run_records.first'
 # Lowest first: a module may import from its own layer and those below.
 LAYERS = (
+  (START,),
   ('agents.losses', 'agents.parameters', 'replay', 'environment_loops'),
   ('agents',),
   ('launch', 'run_records'),
@@ -153,7 +156,7 @@ def test_replay_and_environment_loops_import_no_agents_and_not_each_other():
   def across(module, name):
     for package in ('replay', 'environment_loops'):
       if inside(module, package) and is_ours(name):
-        return not inside(name, package)
+        return not inside(name, package) and name != START
     return False
 
   assert breaches(across) == []

@@ -4,9 +4,15 @@ import contextlib
 import os
 import sys
 
+from run_records import first
+
+if __name__ == '__main__':
+  first.begin()
+
 from replay.inspect import command
 
 if __name__ == '__main__':
+  first.raise_interrupts()
   code = command.main(own_process=True)
   with contextlib.suppress(BrokenPipeError):
     sys.stdout.flush()

@@ -28,7 +28,6 @@ import psutil
 from run_records import metrics
 from studies import runs as study_runs
 from tests.benchmarks import report
-from tests.benchmarks import scaling_model
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NO_TARGET = '--config.run.target_return=None'
@@ -193,10 +192,6 @@ def publish(result: Result, args: argparse.Namespace) -> None:
   results[script] = {**dataclasses.asdict(result), **origin(args)}
   report.save(results)
   report.render()
-  try:
-    scaling_model.save(results)
-  except KeyError as e:
-    print(f'{report.SCALING} stays as it is: {e} was not measured.')
 
 
 def origin(args: argparse.Namespace) -> dict[str, Any]:

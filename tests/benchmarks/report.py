@@ -27,10 +27,9 @@ BEGIN_SPEED = '<!-- speed: begin -->'
 END_SPEED = '<!-- speed: end -->'
 _STEPS, _UPDATES = 'env_steps_per_s', 'updates_per_s'
 _EPISODES = 'episodes_per_s'
-# Of docs/scaling.md, which scaling_model.py and scaling_check.py write.
-SCALING = _DOCS / 'scaling.md'
+# Of several hosts, which scaling_check.py writes.
+SCALING = _DOCS / 'larger_machine.md'
 CHECK = _DOCS / 'results' / 'scaling.json'
-BEGIN_MODEL, END_MODEL = '<!-- model: begin -->', '<!-- model: end -->'
 BEGIN_CHECK, END_CHECK = '<!-- check: begin -->', '<!-- check: end -->'
 # What is compared, script, our system, the peer, and by what.
 _SPEED = (

@@ -1,4 +1,4 @@
-"""The cost model against one, two and three hosts, as far as a machine allows.
+"""Steps/s on one, two and three hosts, as far as one machine allows.
 
   python tests/benchmarks/scaling_check.py --save     # as root
 
@@ -6,14 +6,10 @@ Hosts are network namespaces (tests/faults/namespaces.py), each with a Ray, and
 a quota of the processor for all of its processes (cgroup cpu, either version).
 One more host, without a quota, has the launcher and no node. The first has the
 learner and an actor, each other one an actor; evaluator and counter lie where
-Ray puts them. The prediction is scaling_model.py's for hosts of as many cores
-as the quota says; what Ray itself needs is not in it. Measure the parts first,
-on the same machine: `make bench ARGS=--save`, or bench_roofline.py.
+Ray puts them.
 
 Bytes are those of frames on the links of the hosts with nodes, in the same
-window: of the busiest host, the fuller way. Beside them stands what the model
-has for the steps/s that were measured. It counts experience and parameters;
-headers, TLS, reports and Ray's own traffic come on top.
+window: of the busiest host, the fuller way.
 
   python tests/benchmarks/scaling_check.py --hosts=2 --plain_replay
 
@@ -43,7 +39,6 @@ from tests.benchmarks import bench_apex
 from tests.benchmarks import bench_impala
 from tests.benchmarks import common
 from tests.benchmarks import report
-from tests.benchmarks import scaling_model
 from tests.faults import namespaces
 
 _PORT = 6379
@@ -54,14 +49,8 @@ _PERIOD_US = 100_000
 _V1 = pathlib.Path('/sys/fs/cgroup/cpu')
 _V2 = pathlib.Path('/sys/fs/cgroup')
 _SYSTEMS = {
-  'IMPALA': (
-    bench_impala.sized(0, 64),
-    lambda parts, hosts, cores: scaling_model.impala(parts, hosts, cores),
-  ),
-  'Ape-X': (
-    (*bench_apex.RATIO, common.NO_TARGET),
-    lambda parts, hosts, cores: scaling_model.apex(parts, hosts, cores),
-  ),
+  'IMPALA': bench_impala.sized(0, 64),
+  'Ape-X': (*bench_apex.RATIO, common.NO_TARGET),
 }
 
 
@@ -151,7 +140,7 @@ def measure(
   Raises:
     RuntimeError: the run ended, or does not learn in time.
   """
-  flags, _ = _SYSTEMS[system]
+  flags = _SYSTEMS[system]
   with contextlib.ExitStack() as stack:
     top = pathlib.Path(
       stack.enter_context(
@@ -244,38 +233,25 @@ def busiest_bytes(
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-  """Predicted and measured, and what hosts made of one."""
+  """What was measured, and what hosts made of one."""
   one = {row['system']: row for row in rows if row['hosts'] == 1}
   cells = []
   for row in rows:
     first = one.get(row['system'])
     times = '-'
     if first is not None:
-      times = ' / '.join(
-        f'{row[kind] / first[kind]:.2f}' for kind in ('predicted', 'measured')
-      )
+      times = f'{row["measured"] / first["measured"]:.2f}'
     cells.append(
       (
         row['system'],
         row['hosts'],
-        f'{row["predicted"]:,.0f}',
         f'{row["measured"]:,.0f}',
-        f'{row["measured"] / row["predicted"] - 1:+.0%}',
         times,
-        f'{row["predicted_bytes"] / 1e6:.2f}',
         f'{row["measured_bytes"] / 1e6:.2f}',
       )
     )
-  headers = ('system', 'hosts', 'predicted', 'measured', 'off by')
-  return common.table(
-    (
-      *headers,
-      'of one host, predicted / measured',
-      'MB/s of a link, predicted for these steps/s',
-      'MB/s measured',
-    ),
-    cells,
-  )
+  headers = 'system', 'hosts', 'steps/s', 'times one host', 'MB/s of a link'
+  return common.table(headers, cells)
 
 
 def main() -> int:
@@ -290,11 +266,9 @@ def main() -> int:
   signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
   window_s = common.choose(args, 10.0, 20.0, 30.0)
   common.warn_if_busy()
-  found = scaling_model.parts(report.load())
   rows: list[dict[str, Any]] = []
   for system in systems:
     for number in hosts:
-      predicted = _SYSTEMS[system][1](found, number, args.cores)
       steps_per_s, busiest = measure(
         system,
         number,
@@ -306,21 +280,16 @@ def main() -> int:
         {
           'system': system,
           'hosts': number,
-          'predicted': predicted.steps_per_s,
           'measured': steps_per_s,
-          'predicted_bytes': predicted.traffic(steps_per_s),
           'measured_bytes': busiest,
         }
       )
       print(rows[-1], flush=True)
-  worst = max(rows, key=lambda r: abs(r['measured'] / r['predicted'] - 1))
   text = '\n\n'.join(
     [
       f'{report.made(common.origin(args))}; hosts of {args.cores:g} cores; '
       f'environment steps/s, a window of {window_s:g} s.',
       _table(rows),
-      f'Largest deviation: {worst["system"]} on {worst["hosts"]}, '
-      f'{worst["measured"] / worst["predicted"] - 1:+.0%}.',
     ]
   )
   print(text)

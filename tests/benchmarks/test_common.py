@@ -8,7 +8,6 @@ import pytest
 from studies import runs as study_runs
 from tests.benchmarks import common
 from tests.benchmarks import report
-from tests.benchmarks import scaling_model
 
 SCRIPT = str(common.ROOT / 'tests' / 'benchmarks' / 'bench_ray.py')
 
@@ -42,14 +41,11 @@ def test_a_part_of_a_result_is_not_kept(monkeypatch, capsys, words, named):
 def kept(tmp_path, monkeypatch):
   """kept(results of before): what is there after one has been saved."""
   pages = {}
-  for name in ('PAGE', 'README', 'SCALING', 'RESULTS'):
+  for name in ('PAGE', 'README', 'RESULTS'):
     pages[name] = tmp_path / f'{name}.md'
     monkeypatch.setattr(report, name, pages[name])
-  marks = (
-    *(report.BEGIN, report.END, report.BEGIN_SPEED, report.END_SPEED),
-    *(report.BEGIN_MODEL, report.END_MODEL),
-  )
-  for name in ('PAGE', 'README', 'SCALING'):
+  marks = report.BEGIN, report.END, report.BEGIN_SPEED, report.END_SPEED
+  for name in ('PAGE', 'README'):
     pages[name].write_text('\n'.join(marks))
 
   def keep(before):
@@ -71,12 +67,3 @@ def test_what_is_kept_says_which_code_and_how_busy_the_machine_was(kept):
   where = f'{entry["date"]}, {common.machine()}'
   said = f'`{command}`, {where}, code abc to def, 0.2 cores busy before.'
   assert said in pages['PAGE']
-
-
-def test_the_cost_model_is_of_what_is_kept(kept, capsys):
-  results = common.ROOT / 'docs' / 'results' / 'performance.json'
-  measured = json.loads(results.read_text())
-  shown = kept(measured)['SCALING']
-  assert scaling_model.tables(scaling_model.parts(measured)) in shown
-  kept({})
-  assert 'stays as it is' in capsys.readouterr().out

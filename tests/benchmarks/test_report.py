@@ -1,8 +1,11 @@
 """The pages show what was measured."""
 
+import json
+
 import pytest
 
 from tests.benchmarks import report
+from tests.benchmarks import scaling_check
 
 
 def _runs(**systems):
@@ -20,6 +23,17 @@ def test_the_pages_show_what_was_measured():
   again = 'python tests/benchmarks/report.py writes it'
   assert f'{report.BEGIN}\n{report.markdown(results)}\n' in page, again
   assert f'{report.BEGIN_SPEED}\n{report.speed(results)}\n' in readme, again
+
+
+def test_the_page_shows_what_several_hosts_made():
+  shown = json.loads(report.CHECK.read_text())['text']
+  page = report.SCALING.read_text()
+  assert f'{report.BEGIN_CHECK}\n{shown}\n{report.END_CHECK}' in page
+
+
+def test_the_busiest_link_is_that_with_most_bytes_one_way():
+  before, after = [(5, 100), (7, 0)], [(25, 110), (8, 15)]
+  assert scaling_check.busiest_bytes(before, after) == 20
 
 
 def test_a_row_has_all_repetitions_and_the_ratio_of_their_medians():

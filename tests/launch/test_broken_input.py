@@ -1,10 +1,15 @@
 """What is broken is named in one sentence, with exit code 2, not in a trace."""
 
 import json
+import os
+import pathlib
+import subprocess
+import sys
 
 import pytest
 
 from launch import command_line
+from launch import session
 from run_records import checkpoints
 from run_records import commands
 from run_records import run_directory
@@ -51,7 +56,9 @@ def run(tmp_path):
   from launch import cell  # pylint: disable=g-import-not-at-top
 
   config = cell.resolve('dqn').config
-  path = run_directory.create(tmp_path / 'run', config, {}).path
+  place = {'name': 'local_mp'}
+  made = run_directory.create(tmp_path / 'run', config, {}, engine=place)
+  path = made.path
   for steps in (1, 2):
     checkpoints.write_state(
       path / 'metrics' / checkpoints.COUNTER, {'steps': steps}
@@ -140,6 +147,26 @@ def test_a_counter_that_lost_its_content_is_not_gone_on_from(run):
 def test_a_directory_that_cannot_be_one_is_named(capsys):
   assert 'names no directory' in refused(capsys, 'dqn', '--run_dir=')
   assert 'is not UTF-8' in refused(capsys, 'dqn', '--run_dir=a\udcff')
+
+
+@pytest.mark.parametrize('name', ['größe', os.fsdecode(b'a\xff')])
+def test_a_name_that_the_locale_cannot_read_is_told_from_one_that_is_broken(
+  tmp_path, name
+):
+  strict = {'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}
+  script = pathlib.Path(session.__file__).with_name('run.py')
+  done = subprocess.run(
+    [sys.executable, str(script), 'dqn', f'--run_dir={name}'],
+    cwd=tmp_path,
+    env={**os.environ, **strict},
+    capture_output=True,
+    text=True,
+    timeout=100,
+  )
+  assert done.returncode == commands.USAGE, done
+  (line,) = done.stderr.splitlines()
+  assert ('LC_ALL' in line) == ('--run_dir' not in line) == (name == 'größe')
+  assert list(tmp_path.iterdir()) == []
 
 
 def test_a_working_directory_that_is_gone_is_said(

@@ -1,101 +1,151 @@
-"""What a resumed run takes over from the command that it was started by."""
-
-import shlex
+"""Where a resumed run goes on: on the engine that it was on."""
 
 import pytest
 
 from launch import cell as cell_lib
 from launch import command_line
 from launch import engines
-from launch import session
+from launch.engines import linux
+from murmuration import helper
 from run_records import commands
 from run_records import run_directory
 
-START = ['launch/run.py', 'dqn', '--lp_launch_type=local_mt']
-RAY = ['run', 'dqn', '--lp_launch_type', 'ray', '--cluster', 'a:cpus=2']
+RAY = ('--lp_launch_type', 'ray', '--cluster', 'worker:cpus=2')
 
 
 @pytest.fixture
-def resumed(tmp_path, monkeypatch):
-  """resumed(*flags) starts a run by START again: what its session is told."""
-  path = tmp_path / 'run'
-  config = cell_lib.resolve('dqn').config
-  run_directory.create(path, config, {}, command=shlex.join(START))
-  told = {}
+def places(tmp_path, monkeypatch):
+  """The engines that sessions asked for, with what they asked of Ray."""
+  found = []
 
-  def run(cell, engine, run_dir, resume, **more):
-    assert resume and run_dir == path
-    told.update(more, engine=engine)
-    return 0
+  def run(program, how, ray=None, **more):
+    asked = ray and (ray.address, [*ray.resources], ray.plain_replay)
+    found.append((how, asked))
+    return engines.Outcome(commands.INTERRUPTED, 'interrupted', ())
 
-  def start(words):
-    line = words if isinstance(words, str) else shlex.join(words)
-    run_directory.create(path, config, {}, command=line, resume=True)
-
-  def resume(*flags):
-    words = [f'--resume={path}', *flags]
-    assert command_line.main(words) == 0
-    start(['launch/run.py', *words])  # as a session would
-    return told
-
-  monkeypatch.setattr(session, 'run', run)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv('RAY_ADDRESS', raising=False)
+  monkeypatch.setattr(engines, 'run', run)
   monkeypatch.setattr(engines, 'check_ray', lambda address: None)
-  resume.path, resume.start = path, start
-  return resume
+  monkeypatch.setattr(engines, 'check_fork', lambda: None)
+  return found
 
 
-def test_a_run_goes_on_on_its_engine_each_time(resumed):
+def _command(*words):
+  return command_line.main([*words, '--isolate=off'])
+
+
+@pytest.fixture
+def started(places):
+  """started(*flags) starts a run; goes_on(*flags) says where it goes on."""
+
+  def start(*flags):
+    assert _command('dqn', '--run_dir=run', *flags) == commands.INTERRUPTED
+    return places.pop()
+
+  def goes_on(*flags):
+    assert _command('--resume=run', *flags) == commands.INTERRUPTED
+    return places.pop()
+
+  start.goes_on = goes_on
+  return start
+
+
+def test_a_run_goes_on_on_its_engine_each_time(started):
+  started('--lp_launch_type=local_mt')
   for _ in range(2):
-    assert resumed()['engine'] == 'local_mt'
-
-
-def test_what_is_said_stands_from_then_on(resumed):
+    assert started.goes_on()[0] == 'local_mt'
+  # What is said stands from then on.
   for flags in (['--lp_launch_type', 'local_mp'], []):
-    assert resumed(*flags)['engine'] == 'local_mp'
+    assert started.goes_on(*flags)[0] == 'local_mp'
 
 
-@pytest.mark.parametrize('words', ["mm.train('dqn')", '', "it's"])
-def test_a_line_that_is_no_command_says_nothing(resumed, words):
-  resumed.start(words)
-  assert resumed()['engine'] == 'local_mt'
-  (resumed.path / 'command.txt').write_text('')
-  assert resumed()['engine'] == 'local_mp'
-
-
-def test_what_was_asked_of_ray_goes_with_it(resumed):
-  resumed.start([*RAY, '--ray_plain_replay', '--ray_address=local'])
+def test_what_was_asked_of_ray_goes_with_it(started):
+  started(*RAY, '--ray_plain_replay', '--ray_address=10.0.0.6:6379')
   for again in ([], ['--lp_launch_type=ray']):
-    told = resumed(*again)
-    assert told['engine'] == 'ray'
-    assert told['ray'] == engines.Options('local', ['a:cpus=2'], True)
-  told = resumed('--cluster=a:cpus=1')
-  assert told['ray'].resources == ['a:cpus=1']
-  told = resumed('--lp_launch_type=local_mt')
-  assert told['engine'] == 'local_mt' and told['ray'] is None
+    asked = '10.0.0.6:6379', ['worker:cpus=2'], True
+    assert started.goes_on(*again) == ('ray', asked)
+  flags = '--cluster=worker:cpus=1', '--ray_address=auto'
+  asked = 'auto', ['worker:cpus=1'], True
+  assert started.goes_on(*flags) == started.goes_on() == ('ray', asked)
+  assert started.goes_on('--lp_launch_type=local_mt') == ('local_mt', None)
 
 
-def test_a_cluster_is_asked_for_and_not_guessed(resumed, capsys):
-  resumed.start([*RAY, '--ray_address', '10.0.0.6:6379'])
-  flag = f'--resume={resumed.path}'
-  assert command_line.main([flag]) == commands.USAGE
-  assert 'Say where it goes on: --ray_address=10.0' in capsys.readouterr().err
-  assert command_line.main([flag, '--print-config']) == 0
-  told = resumed('--ray_address=auto')
-  assert told['engine'] == 'ray' and told['ray'].address == 'auto'
+def test_a_job_goes_on_on_the_cluster_that_it_was_submitted_to(
+  started, monkeypatch
+):
+  monkeypatch.setenv('RAY_ADDRESS', '10.0.0.6:6379')
+  started(*RAY)
+  monkeypatch.setenv('RAY_ADDRESS', '10.0.0.7:6379')
+  assert started.goes_on()[1][0] == '10.0.0.7:6379'
+  monkeypatch.delenv('RAY_ADDRESS')
+  assert started.goes_on()[1][0] == '10.0.0.7:6379'
+  started.goes_on('--ray_address=local')
+  monkeypatch.setenv('RAY_ADDRESS', '10.0.0.7:6379')
+  assert started.goes_on()[1][0] == ''
+
+
+class _Caller:
+  def send(self, message):
+    pass
+
+
+@pytest.mark.parametrize(
+  'asked, more, last',
+  [
+    ({'engine': 'local_mt'}, {}, ('local_mt', None)),
+    (
+      {'engine': 'ray', 'ray_address': '10.0.0.6'},
+      {},
+      ('ray', ('10.0.0.6', [], False)),
+    ),
+    (
+      {'engine': 'ray', 'cluster': 'worker:cpus=2'},
+      {'ray_address': 'auto'},
+      ('ray', ('auto', ['worker:cpus=2'], False)),
+    ),
+  ],
+)
+def test_a_run_of_the_library_goes_on_on_its_engine(
+  places, started, tmp_path, monkeypatch, asked, more, last
+):
+  monkeypatch.setattr(linux, 'die_with_parent', lambda *unused: None)
+  run = {
+    'connection': _Caller(),
+    'path': tmp_path / 'run',
+    'settings': {},
+    'steps': None,
+  }
+  helper.train(**run, **asked, agent='dqn')
+  helper.train(**run, engine=None, resume=True, **more)
+  assert [how for how, _ in places] == [asked['engine']] * 2
+  assert places[-1] == started.goes_on() == last
+
+
+def test_a_run_that_does_not_say_its_engine_asks_for_it(started, capsys):
+  config = cell_lib.resolve('dqn').config
+  run_directory.create('run', config, {}, command="murmuration.train('dqn')")
+  assert _command('--resume=run') == commands.USAGE
+  (said,) = capsys.readouterr().err.splitlines()
+  assert '--lp_launch_type' in said
+  assert _command('--resume=run', '--print-config') == 0
+  assert started.goes_on('--lp_launch_type=local_mt')[0] == 'local_mt'
+  assert started.goes_on()[0] == 'local_mt'
 
 
 @pytest.mark.parametrize('flags', [[], ['--list-settings']])
 def test_a_run_of_objects_is_refused_with_what_goes_on_with_it(
-  resumed, capsys, flags
+  tmp_path, capsys, flags
 ):
   config = cell_lib.resolve('dqn').config
   for key in ('agent_name', 'environment'):
     config[key] = f'murmuration.given:{key.title()}'
-  run_directory.create(resumed.path, config, {}, resume=True)
-  assert command_line.main([f'--resume={resumed.path}', *flags]) == 2
+  path = tmp_path / 'run'
+  run_directory.create(path, config, {})
+  assert command_line.main([f'--resume={path}', *flags]) == 2
   assert capsys.readouterr().err == (
-    f'error: {resumed.path} was trained with Agent_Name and Environment, which '
+    f'error: {path} was trained with Agent_Name and Environment, which '
     'only the script that defines it has. Go on there, in Python: murmuration.'
-    f'load({str(resumed.path)!r}, agent=Agent_Name, environment=Environment)'
+    f'load({str(path)!r}, agent=Agent_Name, environment=Environment)'
     '.resume().\n'
   )

@@ -483,11 +483,11 @@ def test_an_interrupt_while_sinks_end_leaves_the_outcome_as_it_was(
 
   _ended(monkeypatch, during, outcome)
   monkeypatch.setattr(follow, 'Follower', Follower)
-  cell, path, sinks = cell_lib.resolve('dqn'), tmp_path / 'run', ['csv']
+  cell, path, sinks = cell_lib.resolve('dqn'), tmp_path / 'run', ['mine']
   code = session.run(cell, 'local_mt', path, isolate='off', sinks=sinks)
   assert code == outcome
   shown = capsys.readouterr()
-  assert 'csv not waited for: interrupted' in shown.err
+  assert 'mine not waited for: interrupted' in shown.err
   assert ('Failed' if outcome else 'Finished') in shown.out
 
 

@@ -5,6 +5,7 @@ import copy
 import itertools
 import json
 import os
+import pathlib
 import pickle
 import tempfile
 import threading
@@ -473,3 +474,53 @@ def test_a_run_that_trains_is_copied_without_what_is_being_written(tmp_path):
   with pytest.raises(OSError, match='named pipe'):
     runs.load(run).save(tmp_path / 'other')
   assert {path.name for path in tmp_path.iterdir()} == {'run', 'copy'}
+
+
+def _kept(path, seed):
+  (path / 'checkpoints').mkdir(parents=True)
+  (path / 'config.json').write_text(f'{{"seed": {seed}}}')
+  return runs.load(path)
+
+
+def test_a_run_is_not_copied_into_itself(tmp_path):
+  outer, inner = tmp_path / 'run', tmp_path / 'run' / 'checkpoints' / 'run'
+  run, within = _kept(outer, 0), _kept(inner, 1)
+  (tmp_path / 'link').symlink_to(outer)
+  before = sorted(tmp_path.rglob('*'))
+  for copied, path in (
+    (run, outer / 'checkpoints' / 'copy'),
+    (run, tmp_path / 'link' / 'copy'),
+    (within, outer),
+  ):
+    with pytest.raises(ValueError, match='run'):
+      copied.save(path, overwrite=True)
+  assert sorted(tmp_path.rglob('*')) == before
+  assert run.save(outer) == outer  # it is there already
+
+
+def test_a_run_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+  run, there = _kept(tmp_path / 'run', 0), _kept(tmp_path / 'there', 1)
+  link = tmp_path / 'link'
+  link.symlink_to(there.path)
+  rename = pathlib.Path.rename
+
+  def fail(path, target):
+    if path.name.endswith(str(os.getpid())):
+      raise OSError('the disk is gone')
+    return rename(path, target)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(pathlib.Path, 'rename', fail)
+    with pytest.raises(OSError, match='the disk is gone'):
+      run.save(there.path, overwrite=True)
+  assert there.path.joinpath('config.json').read_text() == '{"seed": 1}'
+  assert run.save(link, overwrite=True) == link and link.is_symlink()
+  assert there.path.joinpath('config.json').read_text() == '{"seed": 0}'
+  assert {p.name for p in tmp_path.iterdir()} == {'run', 'there', 'link'}
+
+
+@pytest.mark.parametrize('size', [0, 10_000_000])
+def test_a_helper_that_cannot_start_shows_what_it_said(monkeypatch, size):
+  monkeypatch.setenv('PYTHONHOME', '/nowhere')
+  with pytest.raises(RuntimeError, match='Fatal Python error'):
+    process.Helper(Given(bytes(size))).call('config')

@@ -234,7 +234,7 @@ def test_a_run_keeps_the_line_of_python_that_made_it(
     engine='local_mt',
     seed=3,
     run_dir='here',
-    sinks='csv',
+    sinks='run_records.sinks:Sink',
     learning_rate='1e-3',
     run={'eval_episodes': 5, 'silent_s': 70.0},
     **{'gossip.num_learners': 2},
@@ -242,8 +242,9 @@ def test_a_run_keeps_the_line_of_python_that_made_it(
   line = kept_lines.pop()
   assert line == (
     "murmuration.train('dqn:cartpole', 'Acrobot-v1', engine='local_mt', "
-    "sinks='csv', topology='gossip', seed=3, run_dir='here', "
-    "learning_rate='1e-3', run={'eval_episodes': 5, 'silent_s': 70.0}, "
+    "sinks='run_records.sinks:Sink', topology='gossip', seed=3, "
+    "run_dir='here', learning_rate='1e-3', "
+    "run={'eval_episodes': 5, 'silent_s': 70.0}, "
     "**{'gossip.num_learners': 2})"
   )
   # It does the same again.

@@ -190,5 +190,5 @@ def test_a_stop_in_the_first_moment_is_one_of_the_run(
 
   monkeypatch.setattr(process, 'Helper', Stopped)
   run.stop()  # of nothing
-  assert run.resume(100, progress=False).stopped
+  assert run.resume(100, engine='local_mp', progress=False).stopped
   assert not (run.path / 'metrics' / 'counter.json').exists()

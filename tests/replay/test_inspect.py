@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -249,6 +250,22 @@ def test_a_histogram_is_drawn(serve, ask):
     f'localhost:{serve(prioritized()).port}', '--histogram', 'ages'
   )
   assert code == 2 and 'there are 0' in err
+
+
+def test_a_histogram_is_drawn_where_output_is_ascii(serve):
+  server = serve(prioritized())
+  fill(server, range(30), lambda index: 1.0 + index)
+  done = subprocess.run(
+    [sys.executable, '-m', 'replay.inspect', f'localhost:{server.port}']
+    + ['--histogram=priorities'],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONIOENCODING': 'ascii'},
+    capture_output=True,
+    text=True,
+    timeout=100,
+  )
+  assert done.returncode == 0, done
+  assert '??' in done.stdout and 'replay: priority, mean' in done.stdout, done
 
 
 @pytest.fixture

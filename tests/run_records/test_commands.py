@@ -76,13 +76,17 @@ def _interrupted(after, words, environment=None):
     'murmuration/play.py',
     'murmuration/export.py',
     'replay/export.py',
+    'replay/inspect/__main__.py',
+    'run_records/follow.py',
+    'studies/results.py',
+    'studies/zoo.py',
   ],
 )
 def test_an_interrupt_in_an_import_ends_the_command_with_a_word(
   script, tmp_path
 ):
   (tmp_path / 'argparse.py').write_text(SLOW)  # one of the first
-  environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
+  environment = {**os.environ, 'PYTHONPATH': f'{tmp_path}:{ROOT}'}
   words = [str(ROOT / script), '--help']
   assert _interrupted('importing\n', words, environment) == (
     130,
@@ -158,13 +162,37 @@ def test_what_nobody_reads_may_be_printed_all_the_same(closed):
   assert done.stderr == ('' if '2>' in closed else 'said\n')
 
 
+def test_the_end_of_a_log_stays_in_lines(tmp_path):
+  (tmp_path / 'broken.py').write_text('print("one\\n  two")\n1 / 0\n')
+  (tmp_path / 'mine.py').write_text(
+    'from studies import plan\n'
+    f'broken = plan.Variant((), script={str(tmp_path / "broken.py")!r})\n'
+    "one = plan.Study('one', 'CartPole-v1', 100, 1.0, 1, {'A': broken}, 'A')\n"
+    "STUDIES = {'one': one}\n"
+  )
+  done = subprocess.run(
+    [sys.executable, str(ROOT / 'studies' / 'results.py')]
+    + ['--studies=mine.py', '--out=out'],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=100,
+  )
+  assert done.returncode == commands.USAGE, done
+  lines = done.stderr.splitlines()
+  assert lines[0].startswith('error: ') and {'one', '  two'} <= {*lines}, done
+  assert lines[-1] == 'ZeroDivisionError: division by zero', done
+
+
 @pytest.mark.parametrize(
   'words',
   [
     ['studies/sweep.py', 'ppo', 'gamma=0.9'],
+    ['studies/zoo.py', 'ppo:cartpole'],
     ['murmuration/export.py', 'runs/a'],
     ['murmuration/play.py'],
-    ['run_records/follow.py', 'runs/a', '--to=csv'],
+    ['run_records/follow.py', 'runs/a', '--to=wandb'],
     ['replay/export.py', 'runs/a', 'out'],
   ],
 )

@@ -37,6 +37,17 @@ def test_rows_are_on_disk_before_the_writer_is_closed(tmp_path):
   writer.close()
 
 
+def test_tensorboard_reads_a_run_on_in_order_after_a_clock_was_set_back(
+  tmp_path, monkeypatch
+):
+  for step, now in enumerate((2e9, 1e9, 1e9)):  # three starts of a run
+    monkeypatch.setattr(metrics.time, 'time', lambda now=now: now)
+    writer = metrics.MetricsWriter(tmp_path)
+    writer.scalars({'return': step}, step=step)
+    writer.close()
+  assert _scalars(tmp_path) == {'return': [(0, 0), (1, 1), (2, 2)]}
+
+
 def test_every_line_is_strict_json_and_non_finite_numbers_come_back(tmp_path):
   row = {
     'lost': math.nan,

@@ -9,7 +9,7 @@ MODULE = """
 import contextlib
 from agents import dqn
 from agents.dqn import DQN
-from run_records.sinks import CSV, Sink
+from run_records.sinks import MLflow, Sink
 
 class Mine(DQN):
   pass

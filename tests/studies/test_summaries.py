@@ -1,6 +1,5 @@
 """Numbers, table and picture of a study, against the rules written slowly."""
 
-import dataclasses
 import json
 import shlex
 
@@ -9,7 +8,6 @@ import pytest
 
 from run_records import curves
 from run_records import learning_statistics as statistics
-from studies import candidates
 from studies import plan as study_plan
 from studies import plots as study_plots
 from studies import results as study_command
@@ -295,35 +293,6 @@ def test_results_of_before_there_were_budgets_of_one_system_have_a_table(
   }
   text = study_table.render({**results, 'variants': variants})
   assert text == study_table.render(results)
-
-
-@pytest.mark.parametrize(
-  'judged, fallen, said',
-  [
-    (0, 0, 'No two versions have enough confirmations to compare.'),
-    (
-      8,
-      1,
-      'at 1 of the 8 publications that can be judged (12%), of 15 in all.',
-    ),
-  ],
-)
-def test_what_supervisors_rejected_is_summed_over_the_seeds(
-  results, judged, fallen, said
-):
-  filters = [
-    candidates.Filter(10, 20, judged, fallen),
-    candidates.Filter(5, 5, 0, 0),
-  ]
-  new = dataclasses.replace(SYSTEMS['New'], filters=filters)
-  found = study_results.collect(_study(), {**SYSTEMS, 'New': new}, 'make it')
-  text = study_table.render(found)
-  assert 'New: supervisors rejected 25 of 40 candidates (62%). ' in text
-  assert said in text
-  assert 'DQN: supervisors' not in text
-  # Runs that kept no such rows: the table is what it was.
-  assert 'supervisors' not in study_table.render(results)
-  assert 'candidates' not in results['variants']['New']
 
 
 @pytest.mark.long

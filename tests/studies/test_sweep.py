@@ -2,8 +2,8 @@
 
 import contextlib
 import csv
+import dataclasses
 import io
-import json
 import signal
 import sys
 
@@ -53,12 +53,8 @@ def _plan(*argv):
     ),
     (['dqn', 'gamma=0.9', '--lp_launch_type=local'], 'local_mp'),
     (['dqn', 'gamma=0.9', '--ray_address=a:1'], '--lp_launch_type=ray'),
-    # Too few steps in the first of two rounds.
-    (
-      ['dqn', 'gamma=0.9,0.8,0.7', '--how=halving', '--steps=900']
-      + ['--least=300'],
-      'min_replay',
-    ),
+    (['dqn', 'gamma=0.9,0.8,0.7', '--steps=300'], 'min_replay'),
+    (['dqn', 'gamma=0.9', '--how=halving'], 'grid, random'),
     (['dqn', 'seed=1,2'], '--seeds=N'),
     (['dqn', 'environment=A,B'], '--config.environment=ID'),
     (['dqn', 'topology=swarm,gossip'], '--topology=NAME'),
@@ -96,7 +92,7 @@ def test_runs_are_named_by_their_settings_and_not_by_their_place():
   assert set(few.trials) < set(more.trials)
   other = _plan('dqn', 'learning_rate=1e-3', '--config.agent.gamma=0.5')
   assert not set(other.trials) & set(more.trials)
-  jobs = few.jobs(list(few.trials), 600)
+  jobs = few.jobs()
   assert len({job.path for job in jobs}) == len(jobs) == 4
   for job in jobs:
     assert '--config.run.steps_per_agent=600' in job.arguments
@@ -111,8 +107,8 @@ def test_what_changes_nothing_beside_the_rest_of_a_trial_is_not_tried():
     {'agent.prioritized': 'True', 'agent.priority_exponent': '0.4'},
     {'agent.prioritized': 'True', 'agent.priority_exponent': '0.7'},
   ]
-  halved = _plan(*argv, '--steps=600', '--how=halving', '--trials=9')
-  assert halved.rungs[0].trials == len(halved.trials) == 3
+  drawn = _plan(*argv, '--steps=600', '--how=random', '--trials=9')
+  assert len(drawn.trials) == 3
   for words in (
     ('priority_exponent=0.4,0.7',),  # in none of them
     ('prioritized=False,True', '--config.agent.priority_exponent=0.4'),
@@ -124,16 +120,15 @@ def test_what_changes_nothing_beside_the_rest_of_a_trial_is_not_tried():
 def test_all_runs_are_on_the_cluster_that_was_named():
   words = ('--lp_launch_type=ray', '--ray_address=10.0.0.1:6379')
   found = _plan('dqn', 'gamma=0.9,0.8', '--steps=600', *words)
-  for job in found.jobs(list(found.trials), 600):
+  for job in found.jobs():
     rest, _ = command_line.overrides(job.arguments)
     args = command_line._parser(None).parse(rest)
-    assert command_line._ray(args).address == '10.0.0.1:6379'
+    assert args.ray_address == '10.0.0.1:6379'
 
 
 def test_a_rate_that_falls_falls_over_the_steps_of_the_sweep():
   found = _plan('impala:cartpole', 'gamma=0.9', '--steps=5000')
   assert '--config.agent.anneal_env_steps=5000' in found.flags
-  # Of no round: a trial that goes on keeps its schedule.
   assert not any('steps_per_agent' in flag for flag in found.flags)
 
 
@@ -151,7 +146,7 @@ def test_two_commands_do_not_make_the_runs_of_one_sweep(
   assert sweep.main() == 0
 
 
-def test_the_best_that_got_furthest_is_first_and_crashes_are_last():
+def test_the_best_is_first_and_crashes_are_last():
   found = _plan('dqn', 'gamma=0.5,0.6,0.7,0.8', '--seeds=2')
   a, b, c, d = found.trials
 
@@ -161,17 +156,50 @@ def test_the_best_that_got_furthest_is_first_and_crashes_are_last():
   table = sweep.rows(
     found,
     {
-      a: (100, [record(9.0), record(11.0)]),
-      b: (300, [record(5.0), record(6.0)]),
-      c: (300, [record(None, 1), record(99.0)]),
-      d: (300, [record(7.0), record(8.0)]),
+      a: [record(9.0), record(11.0)],
+      b: [record(5.0), record(6.0)],
+      c: [record(None, 1), record(99.0)],
+      d: [record(7.0), record(8.0)],
     },
   )
-  assert [row['run'] for row in table] == [f'{n}-*' for n in (d, b, a, c)]
-  assert [row['score'] for row in table] == [7.5, 5.5, 10.0, None]
+  assert [row['run'] for row in table] == [f'{n}-*' for n in (a, d, b, c)]
+  assert [row['score'] for row in table] == [10.0, 7.5, 5.5, None]
   assert table[3]['crashed'] == 1 and table[0]['env_steps'] == 20
   header, first, *_ = sweep.text_table(table).splitlines()
-  assert header.split()[0] == 'agent.gamma' and first.split()[0] == '0.8'
+  assert header.split()[0] == 'agent.gamma' and first.split()[0] == '0.5'
+
+
+@pytest.mark.parametrize('best', [0, 1, 2])
+def test_the_table_has_a_column_for_each_setting_that_a_trial_has(
+  tmp_path, monkeypatch, best
+):
+  argv = 'dqn', 'prioritized=False,True', 'priority_exponent=0.4,0.6'
+  found = _plan(*argv, '--seeds=1', f'--dir={tmp_path}')
+  score = dict.fromkeys(found.trials, 1.0)
+  score[list(found.trials)[best]] = 2.0
+
+  def run_all(jobs, *unused):
+    for job in jobs:
+      run_directory.create(job.path, {}, {})
+      record = {'exit_code': 0, 'score': score[job.variant], 'env_steps': 1}
+      jsonable.write(job.record, record)
+
+  monkeypatch.setattr(study_runs, 'run_all', run_all)
+  assert sweep.run(found) == 0
+  with open(tmp_path / 'table.csv', newline='') as file:
+    table = list(csv.DictReader(file))
+  tried = [
+    (row['agent.prioritized'], row['agent.priority_exponent']) for row in table
+  ]
+  rest = [('False', ''), ('True', '0.4'), ('True', '0.6')]
+  assert tried == [rest.pop(best), *rest]
+  assert {row['steps'] for row in table} == {'30000'}
+  reached = {
+    name: [{'score': score[name], 'exit_code': 0, 'env_steps': 1}]
+    for name in found.trials
+  }
+  lines = sweep.text_table(sweep.rows(found, reached)).splitlines()
+  assert {len(line.split()) for line in lines} == {9}
 
 
 @pytest.mark.parametrize(
@@ -183,7 +211,7 @@ def test_what_a_longer_sweep_has_made_of_a_run_does_not_count(
   tmp_path, monkeypatch, steps, score
 ):
   found = _plan('dqn', 'gamma=0.9', '--seeds=1', f'--dir={tmp_path}')
-  (job,) = found.jobs(list(found.trials), steps)
+  (job,) = dataclasses.replace(found, steps=steps).jobs()
   run_directory.create(job.path, {}, {})
   jsonable.write(job.record, {'exit_code': 0})
   at = np.array([200.0, 350, 510, 700, 850, 1010])
@@ -196,7 +224,7 @@ def test_a_generation_that_ends_far_beyond_the_budget_is_scored(
   tmp_path, monkeypatch
 ):
   found = _plan('es_mlp', 'sigma=0.1', '--seeds=1', f'--dir={tmp_path}')
-  (job,) = found.jobs(list(found.trials), 30_000)
+  (job,) = dataclasses.replace(found, steps=30_000).jobs()
   run_directory.create(job.path, {}, {})
   jsonable.write(job.record, {'exit_code': 0})
   at = np.array([0.0, 40_394])
@@ -212,7 +240,7 @@ def test_the_picture_has_the_whole_runs_that_were_asked_for(
   (name,) = found.trials
   drawn, records = {}, []
   for seed, code in enumerate((0, 1, 0, 0)):  # the last by an earlier sweep
-    job = found.job(name, seed, 100)
+    job = found.job(name, seed)
     run_directory.create(job.path, {}, {})
     score = None if code else 1.0
     records.append({'exit_code': code, 'score': score, 'env_steps': 1})
@@ -223,46 +251,40 @@ def test_the_picture_has_the_whole_runs_that_were_asked_for(
     'compare_curves',
     lambda groups, *unused, **unused_too: drawn.update(groups),
   )
-  sweep._ending(found, sweep.rows(found, {name: (100, records[:3])}))
+  sweep._ending(found, sweep.rows(found, {name: records[:3]}))
   assert drawn == {'gamma=0.9, 1 crashed': [f'{name}-0', f'{name}-2']}
 
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory, forked_runs):
   out = tmp_path_factory.mktemp('sweep') / 'out'
-  argv = ['dqn:cartpole', 'num_agents=1,2', '--how=halving', '--steps=600']
-  argv += ['--least=300', '--keep=2', '--seeds=1', f'--dir={out}', *_SMALL]
+  argv = ['dqn:cartpole', 'num_agents=1,2', '--seeds=1', f'--dir={out}']
 
-  def run():
+  def run(steps=600):
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-      assert sweep.run(_plan(*argv), parallel=2) == 0
+      found = _plan(*argv, f'--steps={steps}', *_SMALL)
+      assert sweep.run(found, parallel=2) == 0
     return said.getvalue()
 
+  run(300)
   return out, run(), run
 
 
-def test_a_sweep_halves_counts_every_sample_and_goes_on(made):
+def test_a_sweep_goes_on_with_more_steps_and_counts_every_sample(made):
   out, said, run = made
   with open(out / 'table.csv', newline='') as file:
     table = list(csv.DictReader(file))
-  assert [int(row['steps']) for row in table] == [600, 300]
+  assert [int(row['steps']) for row in table] == [600, 600]
   for row in table:
     (path,) = (p for p in (out / 'runs').glob(row['run']) if p.is_dir())
     found = run_directory.open(path)
     members = int(row['single.num_agents'])
     assert found.config()['single']['num_agents'] == members
     assert found.summary()['totals']['actor_steps'] == int(row['env_steps'])
-    # All its agents, and both rounds of the one that went on.
+    # All its agents.
     assert int(row['env_steps']) >= members * int(row['steps'])
-    assert len(found.commands()) == (2 if row['steps'] == '600' else 1)
-  # The one that went on was the best of the first round.
-  scores = {
-    path.name: json.loads(path.read_text())['score']
-    for path in (out / 'runs').glob('*.300.json')
-  }
-  winner = table[0]['run'].removesuffix('*')
-  assert scores[f'{winner}0.300.json'] == max(scores.values())
+    assert len(found.commands()) == 2
   total = sum(int(row['env_steps']) for row in table)
   assert f'{total:,} environment steps in all 2 runs' in said
   assert f'  {commands.called("run")} dqn:cartpole ' in said
@@ -274,7 +296,7 @@ def test_what_is_there_is_not_made_again(made):
   before = {p: p.stat().st_mtime_ns for p in out.glob('runs/*.json')}
   assert run().splitlines()[-1] == said.splitlines()[-1]
   after = {p: p.stat().st_mtime_ns for p in out.glob('runs/*.json')}
-  assert after == before and len(after) == 3
+  assert after == before and len(after) == 4
 
 
 def test_the_usage_shows_where_settings_stand():
