@@ -6,6 +6,8 @@ import pathlib
 import re
 import shlex
 
+import pytest
+
 from launch import command_line
 from launch import registry
 from launch import session
@@ -64,11 +66,19 @@ def test_every_command_in_the_docs_is_accepted(capsys, monkeypatch):
     assert code == 0, (page, words, capsys.readouterr().err)
 
 
-def test_the_commands_of_all_studies_can_be_pasted():
-  for study, found in render_docs.results().items():
-    for label, entry in found['variants'].items():
-      command = entry['command']
-      assert shlex.join(shlex.split(command)) == command, (study, label)
+@pytest.mark.long
+def test_the_commands_of_all_studies_can_be_pasted(capsys):
+  commands = {
+    entry['command']
+    for found in render_docs.results().values()
+    for entry in found['variants'].values()
+  }
+  for command in sorted(commands):
+    script, *words = shlex.split(command)
+    assert shlex.join([script, *words]) == command
+    if script == 'run.py':
+      code = command_line.main([*words, '--print-config'])
+      assert code == 0, (command, capsys.readouterr().err)
 
 
 @functools.cache
