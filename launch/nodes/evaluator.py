@@ -16,9 +16,9 @@ import numpy as np
 from agents import parameters
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch import rpc
 from launch.nodes import best
-from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
@@ -44,10 +44,13 @@ class Evaluator:
   """Evaluates the parameters periodically. No other node waits for it.
 
   A snapshot of the parameters is taken when an evaluation is due, and evaluated
-  when there is time, the newest first and the rest after the end of the run. So
-  a run that is faster than its evaluations still gets a complete curve. If more
-  wait than memory is set apart for, the curve is coarser: some are left out, so
-  that the others stay spread over the run.
+  when there is time, oldest first, at last after the end of the run. So a run
+  that is faster than its evaluations still gets a complete curve. If more wait
+  than memory is set apart for, the curve is coarser: some are left out, so that
+  the others stay spread over the run.
+
+  Where a target ends the run, the newest parameters matter: those that still
+  wait when a snapshot is taken are left out.
   """
 
   def __init__(
@@ -66,7 +69,8 @@ class Evaluator:
     self._server = server
     self._reporter = reporting.Reporter('evaluator/0', counter)
     self._agent = experiment.make_agent()
-    self._waiting: queue.LifoQueue[_Snapshot] = queue.LifoQueue()
+    self._waiting: queue.Queue[_Snapshot] = queue.Queue()
+    self._newest_only = ends_run and experiment.run.target_return is not None
     self._judge = best.Judge(
       experiment, self._agent, self._reporter, ends_run=ends_run
     )
@@ -74,6 +78,7 @@ class Evaluator:
     self._taken = self._judge.played_at
     self._version = -1  # of the newest snapshot
     self._ended: float | None = None  # when the run did; time.monotonic()
+    self._longest_s = 0.0  # of an evaluation so far
     self._missed = 0  # snapshots that were left out or cut
     self._fault: Exception | None = None  # of the thread that takes them
     period = experiment.eval_period
@@ -153,6 +158,11 @@ class Evaluator:
         last = self._take_last(time.monotonic() - began > _LAST_UPDATE_S)
       if not self._waiting.empty():
         snapshot = self._waiting.get()
+        # The newest comes last, and must have its time.
+        late = self._ended + _LAST_EVALUATIONS_S - _SAY_S - 2 * self._longest_s
+        if last and time.monotonic() > late and not self._waiting.empty():
+          self._missed += 1
+          continue
         # One that a later snapshot of the same step replaces is left out.
         if snapshot.steps < self._taken or snapshot.version == self._version:
           self._evaluate(snapshot, stop)
@@ -217,9 +227,18 @@ class Evaluator:
       return False
     _, theta = parameters.decode(self._agent.layout, newest['theta'])
     self._taken, self._version = steps, int(newest['version'])
+    if self._newest_only:
+      self._missed += self._leave_out()
     self._waiting.put(_Snapshot(steps, self._version, theta, time.monotonic()))
     self._thin_out(max(_WAITING_BYTES // theta.nbytes, 2))
     return True
+
+  def _leave_out(self) -> int:
+    """Empties the queue. Returns how many snapshots waited."""
+    with self._waiting.mutex:
+      count = len(self._waiting.queue)
+      self._waiting.queue.clear()
+    return count
 
   def _thin_out(self, most: int) -> None:
     """Leaves out snapshots until `most` wait; never the oldest and newest."""
@@ -246,6 +265,7 @@ class Evaluator:
         pulse.worked(moved=True)
       return self._over(stop)
 
+    began = time.monotonic()
     if not self._judge.play(
       snapshot.theta[None],
       snapshot.steps,
@@ -256,6 +276,7 @@ class Evaluator:
       },
     ):
       self._missed += 1
+    self._longest_s = max(self._longest_s, time.monotonic() - began)
 
 
 def _asked(call: Callable[..., Any], *arguments: Any) -> Any:

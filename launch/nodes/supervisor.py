@@ -18,9 +18,9 @@ from environment_loops import faults
 from environment_loops import vector
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch import rpc
 from launch.nodes import evaluator
-from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1

@@ -23,9 +23,9 @@ from agents import parameters
 from agents.swarm import explorers
 from agents.swarm import supervisor_rules
 from launch import pulse
+from launch import reporting
 from launch.services import swarm_state
 from run_records import checkpoints
-from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _TICK_S = 0.05

@@ -17,8 +17,8 @@ from environment_loops import environments
 from environment_loops import evaluation
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch.nodes import evaluator
-from run_records import reporting
 
 HERE = pathlib.Path(__file__).parent
 SPEC = environments.spec('CartPole-v1')

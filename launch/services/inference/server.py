@@ -27,13 +27,13 @@ from agents import sound_acting
 from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch.services import variables
 from launch.services.inference import batching
 from launch.services.inference import figures
 from launch.services.inference import frames
 from launch.services.inference import sessions
 from launch.services.inference import transport
-from run_records import reporting
 
 _LOOK_S = 0.1  # between two checks whether to stop
 _HELD_S = 0.01  # the same, while the parameters are too old to act with

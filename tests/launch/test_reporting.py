@@ -4,9 +4,9 @@ import time
 
 import pytest
 
+from launch import reporting
 from launch import rpc
 from launch.services import counter as counter_lib
-from run_records import reporting
 
 
 class _Clock:
