@@ -23,7 +23,8 @@ PACKAGES = (
 LAYERS = (
   ('agents.losses', 'agents.parameters', 'replay', 'environment_loops'),
   ('agents',),
-  ('launch', 'run_records'),
+  ('run_records',),
+  ('launch',),
   ('configs',),
   ('murmuration', 'studies'),
 )

@@ -235,7 +235,9 @@ class SelfEvaluation:
     """Evaluates `theta [P, D]` if that is due after `steps` of a member."""
     if self._next is None:
       # A resumed run makes up for an evaluation that was cut, but repeats none.
-      self._next = self._after(self._judge.played_at)
+      # Offline it may be behind the last one, and be there a second time.
+      played_at = self._judge.played_at
+      self._next = played_at if steps < played_at else self._after(played_at)
     if steps >= self._next:
       self._next = self._after(steps)
       self._play(theta, steps)

@@ -352,6 +352,7 @@ class Counter:
     resumed = summary.exists() and pulse.life()[1] <= 1
     if state['outcome'] == 'goal' and not resumed:
       self._end.restore(state)
+      self._over = True
     if summary.exists():
       # The goal goes first: a next life of this start would take it for new.
       self._save(sync=True)

@@ -59,8 +59,8 @@ class _Quiet:
     del timeout_s
     return self
 
-  def report(self, node, increments, metrics, life):
-    del increments, life
+  def report(self, node, counts, metrics, life):
+    del counts, life
     self.node, self.metrics = node, metrics
     return {'finished': False}
 
