@@ -28,7 +28,7 @@ _MOVES = ('actor_steps', 'learner_steps', 'samples')
 # busy with other nodes or being restarted.
 _START_DEADLINE_S = 10.0
 _START_PATIENCE_S = 30.0
-_MOST_ROWS = 1000  # that wait for the counter
+_MOST_ROWS = 1000  # that wait for the counter; then the oldest go
 _ERRORS = (rpc.Unavailable, rpc.RemoteError)
 
 
@@ -38,6 +38,7 @@ class Reporter:
   Attributes:
     node: label and index, such as 'explorer/0'.
     finished: whether the node has heard that the run is over.
+    before: counts of the node's earlier lives; None until they are known.
   """
 
   def __init__(
@@ -50,14 +51,12 @@ class Reporter:
     self._clock = clock
     self._life = pulse.life()
     self._counts: collections.Counter[str] = collections.Counter()  # its own
-    # Counts of the node's earlier lives; None until the counter has said them.
-    self._before: Mapping[str, int] | None = None
+    self.before: Mapping[str, int] | None = None
     # Rows that the counter has not received yet: when each was made, its kind.
     self._rows: collections.deque[tuple[float, str, dict[str, Any]]] = (
       collections.deque(maxlen=_MOST_ROWS)
     )
     self._newest_row = 0.0  # its time of day
-    self._dropping = False
     # Arguments of a `finish` that the counter has not received yet.
     self._goal: tuple[str, Mapping[str, Any]] | None = None
     self._remarked: set[str] = set()
@@ -81,9 +80,9 @@ class Reporter:
   def report(self, metrics: Mapping[str, Any] | None = None) -> bool:
     """Sends the counts and metrics. Returns whether the run is finished."""
     try:
-      if self._counts and self._before is None:
-        self._before = self._counter.begin(self.node, self._life)
-      before = self._before or {}
+      if self._counts and self.before is None:
+        self.before = self._counter.begin(self.node, self._life)
+      before = self.before or {}
       counts = {
         name: before.get(name, 0) + count
         for name, count in self._counts.items()
@@ -107,9 +106,6 @@ class Reporter:
 
     If the counter does not answer, it waits for a next report or row.
     """
-    if len(self._rows) == _MOST_ROWS and not self._dropping:
-      self._dropping = True
-      _logger.warning('More than %d rows wait: the oldest go.', _MOST_ROWS)
     # Never the same twice: by it the counter knows a row that comes again.
     self._newest_row = max(time.time(), self._newest_row + 1e-6)
     row = {'unix_time_s': self._newest_row, **row}
@@ -158,7 +154,7 @@ class Reporter:
     """
     counter = self._counter.with_deadline(_START_DEADLINE_S)
     try:
-      self._before = rpc.retry(
+      self.before = rpc.retry(
         lambda: counter.begin(self.node, self._life),
         _START_PATIENCE_S,
         should_stop=should_stop,
@@ -170,7 +166,7 @@ class Reporter:
         e,
       )
       return 0
-    return int(self._before.get('actor_steps', 0))
+    return int(self.before.get('actor_steps', 0))
 
   def _send_rows(self) -> None:
     while self._rows:
@@ -184,7 +180,6 @@ class Reporter:
       except rpc.RemoteError as e:
         _logger.warning('A row of %s was lost: %s', kind, e)
       self._rows.popleft()
-    self._dropping = False
 
   def _fail(self, error: Exception) -> None:
     if not self._backoff_s:

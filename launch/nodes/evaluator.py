@@ -45,12 +45,9 @@ class Evaluator:
 
   A snapshot of the parameters is taken when an evaluation is due, and evaluated
   when there is time, oldest first, at last after the end of the run. So a run
-  that is faster than its evaluations still gets a complete curve. If more wait
-  than memory is set apart for, the curve is coarser: some are left out, so that
-  the others stay spread over the run.
-
-  Where a target ends the run, the newest parameters matter: those that still
-  wait when a snapshot is taken are left out.
+  that is faster than its evaluations still gets a complete curve. Where a
+  target ends the run, the newest parameters matter: a snapshot replaces those
+  that wait. If memory is short, it replaces the oldest.
   """
 
   def __init__(
@@ -159,8 +156,8 @@ class Evaluator:
       if not self._waiting.empty():
         snapshot = self._waiting.get()
         # The newest comes last, and must have its time.
-        late = self._ended + _LAST_EVALUATIONS_S - _SAY_S - 2 * self._longest_s
-        if last and time.monotonic() > late and not self._waiting.empty():
+        late = last and self._over(stop, 2 * self._longest_s)
+        if late and not self._waiting.empty():
           self._missed += 1
           continue
         # One that a later snapshot of the same step replaces is left out.
@@ -185,11 +182,12 @@ class Evaluator:
     # Asked for again in `_finish`, as the first call may not have arrived.
     self._reporter.hold(max(self._ended + _LAST_EVALUATIONS_S - now, _SAY_S))
 
-  def _over(self, stop: threading.Event) -> bool:
-    """Whether no more may be evaluated."""
+  def _over(self, stop: threading.Event, in_s: float = 0.0) -> bool:
+    """Whether no more may be evaluated, now or in so many seconds."""
     if stop.is_set() or self._ended is None:
       return stop.is_set()
-    return time.monotonic() > self._ended + _LAST_EVALUATIONS_S - _SAY_S
+    end = self._ended + _LAST_EVALUATIONS_S - _SAY_S
+    return time.monotonic() + in_s > end
 
   def _take_last(self, late: bool) -> bool:
     """Queues what the learner ended with. Returns False if it goes on.
@@ -227,36 +225,13 @@ class Evaluator:
       return False
     _, theta = parameters.decode(self._agent.layout, newest['theta'])
     self._taken, self._version = steps, int(newest['version'])
-    if self._newest_only:
-      self._missed += self._leave_out()
-    self._waiting.put(_Snapshot(steps, self._version, theta, time.monotonic()))
-    self._thin_out(max(_WAITING_BYTES // theta.nbytes, 2))
-    return True
-
-  def _leave_out(self) -> int:
-    """Empties the queue. Returns how many snapshots waited."""
+    most = 1 if self._newest_only else max(_WAITING_BYTES // theta.nbytes, 1)
     with self._waiting.mutex:
-      count = len(self._waiting.queue)
-      self._waiting.queue.clear()
-    return count
-
-  def _thin_out(self, most: int) -> None:
-    """Leaves out snapshots until `most` wait; never the oldest and newest."""
-    with self._waiting.mutex:
-      kept = self._waiting.queue
-      while len(kept) > most:
-        # Of all that can go, the one that leaves the smallest gap.
-        middle = range(1, len(kept) - 1)
-        gaps = [kept[i + 1].steps - kept[i - 1].steps for i in middle]
-        del kept[1 + gaps.index(min(gaps))]
+      while len(self._waiting.queue) >= most:
+        self._waiting.queue.popleft()
         self._missed += 1
-        if self._missed == 1:
-          _logger.warning(
-            'The run is faster than its evaluations: more than %d snapshots of '
-            'the parameters wait, and some are left out. Lower run.evaluations '
-            'or run.eval_episodes.',
-            most,
-          )
+    self._waiting.put(_Snapshot(steps, self._version, theta, time.monotonic()))
+    return True
 
   def _evaluate(self, snapshot: _Snapshot, stop: threading.Event) -> None:
     def cut() -> bool:

@@ -191,7 +191,10 @@ def test_tables_have_every_row_and_every_column(run):
   assert follow.follow(run, ['csv'], lambda seconds: True)
   text = (run.path / 'sinks' / 'csv' / 'evaluation.csv').read_text()
   (row,) = csv.DictReader(io.StringIO(text))
-  assert row == {'actor_steps': '5', 'return_mean': '2.0', 'returns': '[2]'}
+  assert row == {
+    'actor_steps': '5', 'return_mean': '2.0', 'returns': '[2]',
+    'node': 'evaluator/0', 'elapsed_s': '1.5',
+  }  # fmt: skip
   assert (run.path / 'sinks' / 'csv' / 'node_explorer.csv').exists()
 
 
