@@ -36,11 +36,13 @@ from run_records import first
 from run_records import follow
 from run_records import jsonable
 from run_records import later
+from run_records import metrics
 from run_records import names
 from run_records import packages
 from run_records import run_directory
 from run_records import unsaved
 from run_records import view
+from run_records import view_text
 
 _SPENT = (
   'the budget of this run is used, so nothing is left to be done. Raise '
@@ -388,7 +390,7 @@ def _honest(
     return outcome  # Reached without an update, it is reached all the same.
   if not totals.get('learner_steps'):
     died = [
-      f'{node.name} {engines.died(node)}. '
+      f'{node.name} {view_text.died(node)}. '
       for node in outcome.nodes
       if node.restarts
     ]
@@ -426,10 +428,11 @@ def _keep_reason(directory: run_directory.RunDirectory, reason: str) -> None:
     counted: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):  # not there, or cut
       counted = counter_file.counted(directory.metrics_directory)
-    names = 'totals', 'result', 'latest'
     found = {
       'finished': False,
-      **{name: counted.get(name, {}) for name in names},
+      'totals': counted.get('totals', {}),
+      'result': counted.get('result', {}),
+      'latest': metrics.newest_rows(directory.metrics_directory),
       **(directory.summary() or {}),
     }
     whole = (directory.path / 'config.json').exists()

@@ -102,7 +102,8 @@ def steps_made(cell: cell_lib.Cell, totals: Mapping[str, int]) -> int:
   experiment = cell.experiment
   batch_size = experiment.make_agent().batch_size
   per_update = experiment.pace.steps_per_update(batch_size)
-  return round(totals.get('learner_steps', 0) * per_update)
+  made = totals.get('learner_steps', 0) + totals.get('skipped_updates', 0)
+  return round(made * per_update)
 
 
 def _arguments(call: Callable[..., Any]) -> dict[str, str]:

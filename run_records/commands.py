@@ -20,6 +20,8 @@ from typing import Any, NoReturn
 from run_records import first
 
 # Exit codes; as in a shell, 128 and the signal's number are that signal's.
+FINISHED = 0
+FAILED = 1
 USAGE = 2  # the command cannot work
 INTERRUPTED = first.INTERRUPTED
 TERMINATED = 143

@@ -128,6 +128,8 @@ def read(
     Broken: the file was written, but no generation can be read.
   """
   reasons = []
+  # Before it is looked for: its first generation may be written meanwhile.
+  written = (path.parent / WRITTEN / path.name).exists()
   for candidate in (path, older(path)):
     try:
       value = load(candidate)
@@ -148,7 +150,7 @@ def read(
         _sync(path.parent)
     return value
   gone = all(reason.endswith('is missing') for reason in reasons)
-  if gone and not (path.parent / WRITTEN / path.name).exists():
+  if gone and not written:
     return None
   raise Broken(
     f'{path.parent} cannot be gone on from: {" and ".join(reasons)}, though '

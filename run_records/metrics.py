@@ -219,17 +219,31 @@ def rows(
       yield row, end
 
 
-def end_of_rows(path: str | os.PathLike[str]) -> int:
+def newest_rows(
+  directory: str | os.PathLike[str],
+) -> dict[str, dict[str, Any]]:
+  """Kind to its last row, of all files in a directory; broken ones left out."""
+  found = {}
+  for path in pathlib.Path(directory).glob('*.jsonl'):
+    with contextlib.suppress(ValueError):
+      before = end_of_rows(path, end_of_rows(path) - 1)
+      for row, _ in rows(path, before):
+        found[path.stem] = row
+  return found
+
+
+def end_of_rows(path: str | os.PathLike[str], before: int | None = None) -> int:
   """The byte at which the last whole line ends; 0 if there is no such file.
 
-  Reads from the end, as the files of a long run have GBs.
+  Reads from the end, as the files of a long run have GBs; or from the byte
+  `before`.
   """
   try:
     file = open(path, 'rb')
   except (FileNotFoundError, NotADirectoryError):
     return 0
   with file:
-    end = file.seek(0, os.SEEK_END)
+    end = file.seek(0, os.SEEK_END) if before is None else before
     while end > 0:
       start = max(0, end - _BLOCK_BYTES)
       file.seek(start)

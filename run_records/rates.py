@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Sequence
 import math
 from typing import Any
 
@@ -70,7 +70,6 @@ class NodeRecord:
     self.unlogged = False  # whether `metrics` are newer than that
     self.told = False  # whether it was told that the run is finished
     self.life: tuple[str, int] = ('', 0)  # its newest life, see `pulse.life`
-    self.of_life: dict[str, int] = {}  # counts of that life
 
   def snapshot(self, now: float) -> dict[str, Any]:
     """Values for a live view; `age_s` is the time since the last report."""
@@ -81,35 +80,13 @@ class NodeRecord:
       'age_s': now - self.seen,
     }
 
-  def begin(self, life: tuple[str, int]) -> bool:
+  def lives(self, life: Sequence[Any]) -> bool:
     """Makes `life` the newest. Returns False if a newer one has begun."""
-    (run, number), (known, newest) = life, self.life
-    if run == known and number < newest:
+    run, number = life
+    if run == self.life[0] and number < self.life[1]:
       return False
-    if (run, number) != (known, newest):
-      self.life, self.of_life = (run, number), {}
-      # Of a node that is gone: rows would go on saying that they are true.
+    if (run, number) != self.life:
+      self.life = (run, number)
+      # Metrics of the life before would be logged as if they were still true.
       self.metrics, self.unlogged = {}, False
     return True
-
-  def news(
-    self,
-    life: tuple[str, int],
-    counted: Mapping[str, int],
-    counts: Mapping[str, int],
-  ) -> dict[str, int]:
-    """The part of a report's counts that is not counted yet.
-
-    `counted` are the counts of this life that the counter has acknowledged, and
-    `counts` the increments since then.
-    """
-    if not self.begin(life):
-      return {}
-    news = {}
-    for name in {**counted, **counts}:
-      known = self.of_life.get(name, 0)
-      # At least `known`: a later report may have overtaken this one.
-      total = int(counted.get(name, 0)) + int(counts.get(name, 0))
-      self.of_life[name] = max(known, total)
-      news[name] = self.of_life[name] - known
-    return news

@@ -45,6 +45,8 @@ class RunEnd:
       return
     for name, limit in self.budget.items():
       done = totals.get(name, 0)
+      if name == 'learner_steps':  # a learner without a sound update ends, too
+        done += totals.get('skipped_updates', 0)
       if done >= limit:
         what = _COUNTED.get(name, name)
         more = f': {done:,}' if done > limit else ''

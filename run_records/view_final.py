@@ -13,7 +13,6 @@ from rich import console as rich_console
 from rich import table
 from rich import text
 
-from launch.engines import state as state_lib
 from run_records import checkpoints
 from run_records import commands as commands_lib
 from run_records import run_directory
@@ -42,8 +41,8 @@ def show(
   may be empty.
   """
   summary = summary_of(run_dir)
-  interrupted = outcome.exit_code in state_lib.BROKEN_OFF
-  failed = outcome.exit_code == state_lib.FAILED
+  interrupted = outcome.exit_code in commands_lib.BROKEN_OFF
+  failed = outcome.exit_code == commands_lib.FAILED
   head, style = 'Finished', 'green'
   if interrupted:
     head, style = 'Interrupted', 'yellow'
@@ -90,7 +89,7 @@ def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
     where = f', in Python where {" and ".join(own.values())} is defined'
     load = run_directory.loading(run_dir, config)
     go_on, evaluate = f'{load}.resume()', f"{load}.film('film.gif')"
-  if whole and outcome.exit_code == state_lib.FINISHED:
+  if whole and outcome.exit_code == commands_lib.FINISHED:
     more = '' if own else _larger(run)
   elif whole and not summary_of(run_dir).get('finished'):
     commands.append((f'go on{where}', go_on))
@@ -110,7 +109,7 @@ def _commands(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
         f'--logdir {_quoted(run_dir.parent)}',
       )
     )
-  if outcome.exit_code == state_lib.FAILED and any(run.logs.glob('*.log')):
+  if outcome.exit_code == commands_lib.FAILED and any(run.logs.glob('*.log')):
     tail = f'tail -n 20 {_quoted(run.logs)}/*.log'
     commands.append(('what the nodes said last', tail))
   return commands
@@ -156,7 +155,7 @@ def summary_of(run_dir: pathlib.Path) -> Mapping[str, Any]:
 
 def _failures(outcome: Any) -> list[rich_console.RenderableType]:
   parts: list[rich_console.RenderableType] = [
-    text.Text(f'{node.name} {state_lib.died(node)}', 'yellow')
+    text.Text(f'{node.name} {view_text.died(node)}', 'yellow')
     for node in outcome.nodes
     if node.restarts and node.state != 'failed'
   ]

@@ -141,6 +141,13 @@ def swarm_numbers(snapshot: Mapping[str, Any]) -> list[tuple[str, str]]:
   ]
 
 
+def died(node: Any) -> str:
+  """How often a node was started again, and of what it died last."""
+  times = f'{node.restarts} times' if node.restarts > 1 else 'once'
+  why = f'; it had died last of: {node.died_of}' if node.died_of else ''
+  return f'was started again {times}{why}'
+
+
 def learner_steps(count: Any) -> str:
   """How many updates made some parameters."""
   return f'{number(count, 0)} learner steps' if is_number(count) else _NONE

@@ -26,7 +26,8 @@ LAYERS = (
   (START,),
   ('agents.losses', 'agents.parameters', 'replay', 'environment_loops'),
   ('agents',),
-  ('launch', 'run_records'),
+  ('run_records',),
+  ('launch',),
   ('configs',),
   ('murmuration', 'studies'),
 )

@@ -16,7 +16,6 @@ from launch.engines.state import FAILED
 from launch.engines.state import OnTick
 from launch.engines.state import Outcome
 from launch.engines.state import RunState
-from launch.engines.state import died
 from launch.engines.zygote import check_fork
 
 _ENGINES = {
@@ -36,7 +35,6 @@ __all__ = [
   'check_fork',
   'check_on_ray',
   'check_ray',
-  'died',
   'run',
 ]
 

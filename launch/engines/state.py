@@ -6,8 +6,8 @@ import pathlib
 
 from run_records import commands
 
-FINISHED = 0
-FAILED = 1
+FINISHED = commands.FINISHED
+FAILED = commands.FAILED
 INTERRUPTED = commands.INTERRUPTED
 TERMINATED = commands.TERMINATED
 BROKEN_OFF = commands.BROKEN_OFF
@@ -32,13 +32,6 @@ class NodeState:
   @property
   def alive(self) -> bool:
     return self.state in ('starting', 'running')
-
-
-def died(node: NodeState) -> str:
-  """How often a node was started again, and of what it died last."""
-  times = f'{node.restarts} times' if node.restarts > 1 else 'once'
-  why = f'; it had died last of: {node.died_of}' if node.died_of else ''
-  return f'was started again {times}{why}'
 
 
 @dataclasses.dataclass

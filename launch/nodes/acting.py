@@ -19,10 +19,10 @@ from environment_loops import observers
 from environment_loops import vector
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch.experience import kind
 from replay import ring
 from replay import table_checks
-from run_records import reporting
 
 _RECENT_EPISODES = 10  # per member, in the mean of the reported return
 

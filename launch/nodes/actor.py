@@ -24,12 +24,12 @@ from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch import rpc
 from launch.nodes import acting
 from launch.services import inference
 from launch.services import variables
 from replay import deadlock
-from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _RECENT_EPISODES = 20

@@ -14,10 +14,10 @@ from agents import base
 from environment_loops import evaluation
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch.nodes import saves
 from run_records import checkpoints
 from run_records import durable
-from run_records import reporting
 from run_records import run_directory
 
 _logger = logging.getLogger(__name__)
@@ -234,17 +234,17 @@ class SelfEvaluation:
   def now_and_then(self, theta: np.ndarray, steps: int) -> None:
     """Evaluates `theta [P, D]` if that is due after `steps` of a member."""
     if self._next is None:
-      # A resumed run does not repeat the evaluation that it ended with, and
-      # makes up for one that was cut. Offline it may be behind the last one.
+      # A resumed run makes up for an evaluation that was cut, but repeats none.
+      # Offline it may be behind the last one, and be there a second time.
       played_at = self._judge.played_at
-      self._next = self._after(min(steps - (steps != played_at), played_at))
+      self._next = played_at if steps < played_at else self._after(played_at)
     if steps >= self._next:
       self._next = self._after(steps)
       self._play(theta, steps)
 
   def last(self, theta: np.ndarray, steps: int) -> None:
     """Evaluates the final parameters, unless that has been done."""
-    if self._judge.played_at != steps and not self._play(theta, steps):
+    if self._judge.played_at < steps and not self._play(theta, steps):
       _logger.warning(
         'The last evaluation, after %d steps, was cut: the run was stopped.',
         steps,

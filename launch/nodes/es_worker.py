@@ -20,8 +20,8 @@ from environment_loops import episodes
 from environment_loops import vector
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch import rpc
-from run_records import reporting
 
 _PAUSE_S = 0.2  # before a master without a task is asked again
 

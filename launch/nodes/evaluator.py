@@ -16,9 +16,9 @@ import numpy as np
 from agents import parameters
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch import rpc
 from launch.nodes import best
-from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1
@@ -44,10 +44,10 @@ class Evaluator:
   """Evaluates the parameters periodically. No other node waits for it.
 
   A snapshot of the parameters is taken when an evaluation is due, and evaluated
-  when there is time, the newest first and the rest after the end of the run. So
-  a run that is faster than its evaluations still gets a complete curve. If more
-  wait than memory is set apart for, the curve is coarser: some are left out, so
-  that the others stay spread over the run.
+  when there is time, oldest first, at last after the end of the run. So a run
+  that is faster than its evaluations still gets a complete curve. Where a
+  target ends the run, the newest parameters matter: a snapshot replaces those
+  that wait. If memory is short, it replaces the oldest.
   """
 
   def __init__(
@@ -66,7 +66,8 @@ class Evaluator:
     self._server = server
     self._reporter = reporting.Reporter('evaluator/0', counter)
     self._agent = experiment.make_agent()
-    self._waiting: queue.LifoQueue[_Snapshot] = queue.LifoQueue()
+    self._waiting: queue.Queue[_Snapshot] = queue.Queue()
+    self._newest_only = ends_run and experiment.run.target_return is not None
     self._judge = best.Judge(
       experiment, self._agent, self._reporter, ends_run=ends_run
     )
@@ -74,6 +75,7 @@ class Evaluator:
     self._taken = self._judge.played_at
     self._version = -1  # of the newest snapshot
     self._ended: float | None = None  # when the run did; time.monotonic()
+    self._longest_s = 0.0  # of an evaluation so far
     self._missed = 0  # snapshots that were left out or cut
     self._fault: Exception | None = None  # of the thread that takes them
     period = experiment.eval_period
@@ -153,6 +155,11 @@ class Evaluator:
         last = self._take_last(time.monotonic() - began > _LAST_UPDATE_S)
       if not self._waiting.empty():
         snapshot = self._waiting.get()
+        # The newest comes last, and must have its time.
+        late = last and self._over(stop, 2 * self._longest_s)
+        if late and not self._waiting.empty():
+          self._missed += 1
+          continue
         # One that a later snapshot of the same step replaces is left out.
         if snapshot.steps < self._taken or snapshot.version == self._version:
           self._evaluate(snapshot, stop)
@@ -175,11 +182,12 @@ class Evaluator:
     # Asked for again in `_finish`, as the first call may not have arrived.
     self._reporter.hold(max(self._ended + _LAST_EVALUATIONS_S - now, _SAY_S))
 
-  def _over(self, stop: threading.Event) -> bool:
-    """Whether no more may be evaluated."""
+  def _over(self, stop: threading.Event, in_s: float = 0.0) -> bool:
+    """Whether no more may be evaluated, now or in so many seconds."""
     if stop.is_set() or self._ended is None:
       return stop.is_set()
-    return time.monotonic() > self._ended + _LAST_EVALUATIONS_S - _SAY_S
+    end = self._ended + _LAST_EVALUATIONS_S - _SAY_S
+    return time.monotonic() + in_s > end
 
   def _take_last(self, late: bool) -> bool:
     """Queues what the learner ended with. Returns False if it goes on.
@@ -217,27 +225,13 @@ class Evaluator:
       return False
     _, theta = parameters.decode(self._agent.layout, newest['theta'])
     self._taken, self._version = steps, int(newest['version'])
-    self._waiting.put(_Snapshot(steps, self._version, theta, time.monotonic()))
-    self._thin_out(max(_WAITING_BYTES // theta.nbytes, 2))
-    return True
-
-  def _thin_out(self, most: int) -> None:
-    """Leaves out snapshots until `most` wait; never the oldest and newest."""
+    most = 1 if self._newest_only else max(_WAITING_BYTES // theta.nbytes, 1)
     with self._waiting.mutex:
-      kept = self._waiting.queue
-      while len(kept) > most:
-        # Of all that can go, the one that leaves the smallest gap.
-        middle = range(1, len(kept) - 1)
-        gaps = [kept[i + 1].steps - kept[i - 1].steps for i in middle]
-        del kept[1 + gaps.index(min(gaps))]
+      while len(self._waiting.queue) >= most:
+        self._waiting.queue.popleft()
         self._missed += 1
-        if self._missed == 1:
-          _logger.warning(
-            'The run is faster than its evaluations: more than %d snapshots of '
-            'the parameters wait, and some are left out. Lower run.evaluations '
-            'or run.eval_episodes.',
-            most,
-          )
+    self._waiting.put(_Snapshot(steps, self._version, theta, time.monotonic()))
+    return True
 
   def _evaluate(self, snapshot: _Snapshot, stop: threading.Event) -> None:
     def cut() -> bool:
@@ -246,6 +240,7 @@ class Evaluator:
         pulse.worked(moved=True)
       return self._over(stop)
 
+    began = time.monotonic()
     if not self._judge.play(
       snapshot.theta[None],
       snapshot.steps,
@@ -256,6 +251,7 @@ class Evaluator:
       },
     ):
       self._missed += 1
+    self._longest_s = max(self._longest_s, time.monotonic() - began)
 
 
 def _asked(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import pathlib
 from typing import Any
 
@@ -13,15 +12,9 @@ from agents import base
 from agents import data_sets
 from launch import experience
 from launch import experiment as experiment_lib
-from launch import rpc
 from launch.experience import kind
 from launch.nodes import worker
 from replay import export
-
-_logger = logging.getLogger(__name__)
-# For the counter, at the start.
-_DEADLINE_S = 10.0
-_PATIENCE_S = 30.0
 
 
 class Worker(worker.Worker):
@@ -61,32 +54,28 @@ class Worker(worker.Worker):
       info = self.experiment.actor_info(0)
       for ring in self._experience.rings:
         ring.reseed(base.actor_seed(info, f'data from update {self._updates}'))
-    self._counted = self._learner_steps()
+    before = self._reporter.before
+    self._counted = self._updates
+    if before is not None:
+      sound = before.get('learner_steps', 0)
+      self._counted = sound + before.get('skipped_updates', 0)
     # Of a killed run, the checkpoint may hold updates that it had not reported.
-    self._count(0)
+    self._count(0, 0)
 
-  def _learner_steps(self) -> int:
-    """The counter's, which a killed run's checkpoint need not agree with."""
-    counter = self._counter.with_deadline(_DEADLINE_S)
-    try:
-      totals = rpc.retry(
-        counter.totals, _PATIENCE_S, should_stop=self._stop.is_set
-      )
-    except (rpc.Unavailable, rpc.RemoteError) as e:
-      _logger.warning('The counter does not say how far it was: %s', e)
-      return self._updates
-    return int(totals.get('learner_steps', 0))
-
-  def _count(self, updates: int) -> None:
+  def _count(self, updates: int, skipped: int) -> None:
     """Counts updates, but not again those that are made again.
 
-    So the budget is used when the learner, and what is kept of it, has as many.
+    So the budget is used when the learner, and what is kept of it, has as many,
+    those that were skipped included.
     """
     self._updates += updates
     new = max(self._updates - self._counted, 0)
     self._counted += new
     samples = updates * self._experience.batch_size
-    self._reporter.count(learner_steps=new, samples=samples)
+    skipped = min(skipped, new)
+    self._reporter.count(learner_steps=new - skipped, samples=samples)
+    if skipped:
+      self._reporter.count(skipped_updates=skipped)
     # Once the counter has all updates the run is over, also for who is started
     # again: by then they are kept.
     if updates and self._updates >= self._budget:

@@ -31,12 +31,12 @@ from launch import actor_settings
 from launch import experience
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch.nodes import acting
 from launch.nodes import best
 from launch.nodes import replay_host
 from launch.nodes import saves
 from launch.services import variables
-from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _LAST_SAVE_S = 120.0  # the run is held open for the last save, at most

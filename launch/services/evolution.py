@@ -26,10 +26,10 @@ from agents import evolution
 from agents import strategy
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch.nodes import saves
 from launch.services import variables
 from run_records import checkpoints
-from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 CHECKPOINT = 'evolution.npz'  # in RUN/checkpoints/

@@ -32,9 +32,9 @@ from environment_loops import environments
 from launch import actor_settings
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch import rpc
 from launch.services import variables
-from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _TRY_S = 1.0  # a call waits for its answer, before the actor repeats it

@@ -28,9 +28,9 @@ from agents import learner as learner_lib
 from agents import slice_update
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch.services import averaging
 from run_records import checkpoints
-from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _LOOK_S = 0.1

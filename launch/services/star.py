@@ -28,9 +28,9 @@ from environment_loops import faults
 from environment_loops import vector
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch.nodes import evaluator
 from run_records import checkpoints
-from run_records import reporting
 
 _logger = logging.getLogger(__name__)
 _CHECKPOINT_PERIOD_S = 2.0

@@ -23,9 +23,9 @@ from replay import isolation
 FILE = 'launcher.json'
 # Errors from reading a record that is incomplete or another user's.
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
-# What a live run touches: its launcher the record, its counter the others, also
+# What a live run touches: its launcher the record, its counter the other, also
 # while the launcher is stopped (Ctrl-Z).
-_SIGNS = (FILE, 'metrics/counter.json', 'metrics/counter.journal')
+_SIGNS = (FILE, 'metrics/counter.json')
 _DEAD_S = 30.0  # without a sign
 _SIGN_S = 2.0  # between two of the launcher's
 _LOOK_S = 0.5

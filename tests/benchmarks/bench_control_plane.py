@@ -88,12 +88,11 @@ def _serve(address: str, run_dir: str, nodes: int, ready: Any, stop: Any):
 
 
 def _reports(client: Any, index: int) -> Call:
-  name, life, done = f'actor/{index}', ('bench', 1), itertools.count(0, 50)
+  name, life, done = f'actor/{index}', ('bench', 1), itertools.count(50, 50)
   client.begin(name, life)
 
   def report() -> None:
-    counted = {'actor_steps': next(done)}
-    client.report(name, {'actor_steps': 50}, _METRICS, (life, counted))
+    client.report(name, {'actor_steps': next(done)}, _METRICS, life)
 
   return report
 

@@ -17,8 +17,8 @@ from environment_loops import environments
 from environment_loops import evaluation
 from launch import experiment as experiment_lib
 from launch import pulse
+from launch import reporting
 from launch.nodes import evaluator
-from run_records import reporting
 
 HERE = pathlib.Path(__file__).parent
 SPEC = environments.spec('CartPole-v1')
@@ -120,8 +120,7 @@ def test_it_says_which_version_made_how_much_at_which_step():
 def test_what_a_run_ended_with_is_not_played_again_when_it_is_resumed(
   tmp_path, steps, played
 ):
-  # The newest goes before those that wait: it need not be the last row.
-  rows = [{'actor_steps_per_member': found} for found in (0, 10, 5)]
+  rows = [{'actor_steps_per_member': found} for found in (0, 5, 10)]
   (tmp_path / 'metrics').mkdir()
   path = tmp_path / 'metrics' / 'evaluation.jsonl'
   path.write_text('\n'.join(map(json.dumps, rows)) + '\n')
@@ -231,9 +230,56 @@ def test_a_run_that_is_quicker_than_its_evaluations_has_a_whole_curve(
   monkeypatch.setattr(node._judge, '_play', play)
   node.run(threading.Event())
   steps = [row['actor_steps'] for _, _, row in counter.rows]
-  assert sorted(steps) == list(range(0, 101, 5)), steps
-  assert steps == played and steps[1:] == sorted(steps[1:], reverse=True)
+  assert steps == played == list(range(0, 101, 5))
   assert all(row['age_s'] >= 0 for _, _, row in counter.rows)
+
+
+def test_where_a_target_ends_the_run_the_newest_is_played_and_none_goes_back(
+  monkeypatch, caplog
+):
+  node, counter = _evaluator(target=5.0)
+  counter.left = 10**9
+  for steps in (1, 2, 3):
+    node._take(steps)
+  played = []
+
+  def play(thetas, episodes, purpose, stop):
+    del thetas, episodes, stop
+    played.append(int(purpose.split()[-1]))
+    return [evaluation.VectorResult(np.full(3, 9.0), broken=0)]
+
+  monkeypatch.setattr(node._judge, '_play', play)
+  counter.steps = 3
+  node.run(threading.Event())
+  assert played[:2] == [3, 3]  # an evaluation, and its confirmation
+  assert [row['actor_steps'] for _, _, row in counter.rows][0] == 3
+  assert counter.outcome[1]['steps_of_agent'] == 3
+  assert 'The run is over: 2 snapshots' in caplog.text
+
+
+def test_what_the_learner_ended_with_is_evaluated_though_time_is_short(
+  monkeypatch, caplog
+):
+  node, counter = _evaluator(steps=100)
+  now = [1000.0]
+  monkeypatch.setattr(
+    evaluator,
+    'time',
+    types.SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep),
+  )
+  for steps in range(0, 100, 5):
+    node._take(steps)
+
+  def play(*unused):
+    now[0] += 20.0
+    return [evaluation.VectorResult(np.ones(3), broken=0)]
+
+  monkeypatch.setattr(node._judge, '_play', play)
+  node._finish(threading.Event())
+  steps = [row['actor_steps'] for _, _, row in counter.rows]
+  assert steps == sorted(steps) and steps[-1] == 100
+  assert 1 < len(steps) <= 6
+  assert f'{21 - len(steps)} snapshots' in caplog.text
 
 
 def test_evaluations_that_a_killed_evaluator_took_along_are_said(
@@ -367,26 +413,16 @@ def test_the_time_after_the_end_is_counted_once_also_within_an_evaluation(
   assert held[-3:] == [evaluator._LAST_EVALUATIONS_S, evaluator._SAY_S, 0]
 
 
-@pytest.mark.parametrize('most', [1, 5])
-def test_what_waits_has_a_bound_and_stays_spread_over_the_run(
-  monkeypatch, caplog, most
-):
-  node, _ = _evaluator()
-  bound = most * 4 * node._agent.layout.size
+def test_what_waits_has_a_bound(monkeypatch, caplog):
+  node, counter = _evaluator(steps=100)
+  bound = 5 * 4 * node._agent.layout.size
   monkeypatch.setattr(evaluator, '_WAITING_BYTES', bound)
   for steps in range(101):
     node._take(steps)
-  waiting = [snapshot.steps for snapshot in node._waiting.queue]
-  assert len(waiting) == max(most, 2)  # the first and the newest at least
-  assert waiting[0] == 0 and waiting[-1] == 100
-  if most == 5:
-    assert max(np.diff(waiting)) <= 2 * 100 / 4, waiting
-  assert caplog.text.count('some are left out') == 1
-  over = threading.Event()
-  over.set()
-  node._finish(over)
-  # All of them, and what the learner ended with.
-  assert 'The run is over: 102 snapshots' in caplog.text
+  node.run(threading.Event())
+  found = [row['actor_steps'] for _, _, row in counter.rows]
+  assert found == [96, 97, 98, 99, 100]
+  assert 'The run is over: 96 snapshots' in caplog.text
 
 
 class _Busy:

@@ -13,6 +13,7 @@ from environment_loops import vector
 from launch import cell as cell_lib
 from launch import registry
 from launch.nodes import offline
+from launch.services import counter as counter_lib
 from murmuration import play
 from murmuration import playing
 from replay import export
@@ -163,17 +164,17 @@ def test_what_is_learned_is_kept_before_the_counter_has_all_of_it(
   run, tmp_path, monkeypatch
 ):
   kept = []
-  report = offline.worker.reporting.Reporter.report
+  report = counter_lib.Counter.report
 
-  def noted(reporter, metrics=None):
-    if reporter._pending['learner_steps']:
+  def noted(counter, node, counts, *more):
+    if counts.get('learner_steps') == 24:
       files = (tmp_path / 'a' / 'checkpoints').glob('worker-0.npz')
       kept.extend(int(np.load(file)['updates']) for file in files)
-    return report(reporter, metrics)
+    return report(counter, node, counts, *more)
 
-  monkeypatch.setattr(offline.worker.reporting.Reporter, 'report', noted)
+  monkeypatch.setattr(counter_lib.Counter, 'report', noted)
   run('a', 3)
-  assert kept[-1:] == [24]
+  assert kept and kept[0] == 24
 
 
 @pytest.mark.long

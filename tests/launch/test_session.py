@@ -397,8 +397,8 @@ def test_the_summary_of_a_run_whose_counter_was_killed_has_what_it_counted(
 
   def during(*unused):
     counter = counter_lib.Counter(path)
-    counter.report('actor/0', {'actor_steps': 3})
-    counter.report('actor/0', {'actor_steps': 4})
+    counter.report('actor/0', {'actor_steps': 7})
+    counter.snapshot()  # of the live view: it is saved
 
   _ended(monkeypatch, during, state.FAILED)
   cell = cell_lib.resolve('dqn')

@@ -4,12 +4,15 @@ import importlib
 import os
 import signal
 import sys
+import threading
+import time
 
 import pytest
 
 from launch import cell as cell_lib
 from launch import session
 from launch.engines import linux
+from launch.services import counter as counter_lib
 import murmuration
 from murmuration import arguments
 from murmuration import helper as helper_lib
@@ -126,17 +129,35 @@ def test_evaluations_are_told_once_and_whole_and_those_of_before_are_not(
   assert read == [19, 38, 57]  # nothing of before is read again
 
 
-def test_what_is_told_is_in_the_journal_of_the_counter_too(tmp_path):
-  (tmp_path / 'metrics').mkdir()
-  file = counter_file.CounterFile(tmp_path / 'metrics')
-  state = {'totals': {'actor_steps': 100}, 'elapsed_s': 1.0}
-  file.save(0.0, lambda: (1, state))
-  file.add(2, ['worker/0', ['run', 1], {}, {'actor_steps': 50}, 1.5])
-  file.flush()
-  connection = Connection()
-  helper_lib.Ticks(connection, tmp_path, CELL)()
-  ((_, told),) = connection.sent
-  assert (told['steps'], told['elapsed_s']) == (150, 1.5)
+def test_steps_never_fall_while_the_counter_saves(tmp_path):
+  """on_tick of the library, against a counter that counts and saves."""
+
+  def quick():
+    return 100 * time.monotonic()  # it saves every 5 ms
+
+  counter = counter_lib.Counter(tmp_path, clock=quick)
+  connection, stop = Connection(), threading.Event()
+  ticks = helper_lib.Ticks(connection, tmp_path, CELL)
+
+  def work():
+    steps = 0
+    while not stop.is_set():
+      steps += 1
+      counter.report('worker/0', {'actor_steps': steps})
+      counter.hold('worker/0', 0.0)
+
+  thread = threading.Thread(target=work)
+  thread.start()
+  try:
+    for _ in range(1000):
+      ticks._next = 0.0
+      ticks()
+  finally:
+    stop.set()
+    thread.join()
+  told = [tick['steps'] for _, tick in connection.sent]
+  assert len(set(told)) > 10
+  assert told == sorted(told)
 
 
 def test_offline_steps_are_those_in_which_a_run_makes_the_updates(

@@ -254,3 +254,15 @@ def test_what_is_only_played_refuses_no_resumption(path, tmp_path, name):
   assert not durable.older(played).exists()
   checkpoints.check(tmp_path, said.append)
   assert len(said) == 1
+
+
+def test_a_file_that_is_first_written_while_it_is_looked_for_is_not_lost(
+  tmp_path,
+):
+  path = tmp_path / 'counter.json'
+
+  def load(candidate):
+    durable.write(path, lambda file: file.write(b'new'))
+    raise FileNotFoundError(candidate)
+
+  assert durable.read(path, load) is None

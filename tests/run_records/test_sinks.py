@@ -65,7 +65,8 @@ def run(tmp_path):
 
 def _log(run):
   log = run_log.RunLog(run.path)
-  log.add('evaluation', {'actor_steps': 5, 'return_mean': 2.0, 'returns': [2]})
+  row = {'actor_steps': 5, 'return_mean': 2.0, 'returns': [2]}
+  log.add('evaluator/0', 'evaluation', row, 5, 1.5)
   log.node('explorer/0', {'loss': 0.5}, {'actor_steps': 3.0}, {}, 7, 1.5)
   log.close()
 

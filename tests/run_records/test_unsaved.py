@@ -48,6 +48,7 @@ def _count(run_dir, **updates):
   counter = counter_lib.Counter(run_dir)
   for node, number in updates.items():
     counter.report(node.replace('_', '/'), {'learner_steps': number})
+  counter.snapshot()  # as the live view does: what is shown is saved
   return counter
 
 

@@ -6,10 +6,10 @@ import errno
 import numpy as np
 import pytest
 
+from launch import reporting
 from launch.nodes import best
 from run_records import checkpoints
 from run_records import durable
-from run_records import reporting
 from run_records import unsaved
 from tests.launch.nodes import experiments
 

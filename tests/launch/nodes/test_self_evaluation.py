@@ -7,9 +7,9 @@ import pytest
 
 from environment_loops import vector
 from launch import pulse
+from launch import reporting
 from launch.nodes import best
 from run_records import checkpoints
-from run_records import reporting
 from run_records import run_directory
 from tests.launch.nodes import experiments
 

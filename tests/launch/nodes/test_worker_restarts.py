@@ -5,7 +5,7 @@ import pytest
 
 from agents.exchange import local
 from launch import pulse
-from run_records import reporting
+from launch import reporting
 from tests.launch.nodes import experiments
 
 

@@ -41,10 +41,9 @@ class Counter:
   def begin(self, node, life):
     return {}
 
-  def report(self, node, increments, metrics, life):
+  def report(self, node, counts, metrics, life):
     del node, life
-    for name, count in increments.items():
-      self.totals[name] = self.totals.get(name, 0) + count
+    self.totals.update(counts)
     self.metrics.update(metrics)
     return {'finished': self.finished}
 

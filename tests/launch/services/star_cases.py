@@ -70,6 +70,9 @@ class Counter:
     del timeout_s
     return self
 
+  def begin(self, *unused):
+    return {}
+
   def report(self, *unused):
     return {'finished': self.goal is not None}
 

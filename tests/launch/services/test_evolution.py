@@ -89,9 +89,10 @@ def test_a_result_of_another_theta_is_discarded(make_master):
 
 
 def test_results_of_no_use_are_counted_and_said_above_a_fifth(
-  make_master, caplog
+  make_master, make_counter, caplog
 ):
-  master = make_master()
+  counter = make_counter()
+  master = make_master(counter=counter)
   tasks = [master.next_task(worker, -1) for worker in range(4)]
   for late in range(9):
     _deliver(master, 0, tasks[0], key=tasks[0]['key'] + 1)
@@ -102,12 +103,12 @@ def test_results_of_no_use_are_counted_and_said_above_a_fifth(
   _deliver(master, 0, tasks[0])
   _deliver(master, 0, tasks[0])
   # Clients' threads leave the reporter to the node's own: it has no lock.
-  assert 'discarded_steps' not in master._reporter._pending
+  assert counter.totals()['discarded_steps'] == 9 * 40
   for _ in range(2):
     master._report()
   assert caplog.text.count('of the results came too late or twice') == 1
   # The steps of 11 results of two pairs.
-  assert master._reporter._counted['discarded_steps'] == 11 * 40
+  assert counter.totals()['discarded_steps'] == 11 * 40
 
 
 def test_a_generation_that_takes_long_is_said_every_ten_seconds(

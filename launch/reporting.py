@@ -1,7 +1,8 @@
 """A node's reports to the counter, once per second.
 
-An unavailable counter does not stall learning: the counts of failed reports are
-added up, rows are kept, and both are sent again with a back-off.
+A node counts for itself and reports how much it has done in all: a report may
+be lost, repeated or late without harm. It does not wait for a counter that is
+away: counts and rows are kept, and sent later.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable, Mapping
 import logging
-import os
 import re
 import time
 from typing import Any
@@ -28,47 +28,46 @@ _MOVES = ('actor_steps', 'learner_steps', 'samples')
 # busy with other nodes or being restarted.
 _START_DEADLINE_S = 10.0
 _START_PATIENCE_S = 30.0
-_MOST_ROWS = 1000  # that wait for the counter
+_MOST_ROWS = 1000  # that wait for the counter; then the oldest go
+_ERRORS = (rpc.Unavailable, rpc.RemoteError)
 
 
 class Reporter:
-  """Sends increments and metrics of one node to the counter."""
+  """Counts what one node does, and sends that and its metrics to the counter.
+
+  Attributes:
+    node: label and index, such as 'explorer/0'.
+    finished: whether the node has heard that the run is over.
+    before: counts of the node's earlier lives; None until they are known.
+  """
 
   def __init__(
     self, node: str, counter: Any, clock: Callable[[], float] = time.monotonic
   ):
-    """Makes the reporter of `node`, such as 'explorer/0'.
-
-    `counter` is a client of services.counter.Counter.
-    """
+    """`counter` is a client of services.counter.Counter."""
     self.node = node
     self.finished = False
     self._counter = counter.with_deadline(_DEADLINE_S)
     self._clock = clock
-    self._remarked: set[str] = set()
-    # Arguments of a `finish` that the counter has not received yet.
-    self._goal: tuple[str, Mapping[str, Any]] | None = None
-    self._pending: collections.Counter[str] = collections.Counter()
-    # The acknowledged counts of this start of the node. With them the counter
-    # does not count a report twice whose answer was lost.
-    self._counted: collections.Counter[str] = collections.Counter()
     self._life = pulse.life()
-    self._token = os.urandom(8).hex()  # its rows are not another's
-    self._row = 0  # number of the newest row of this life
+    self._counts: collections.Counter[str] = collections.Counter()  # its own
+    self.before: Mapping[str, int] | None = None
     # Rows that the counter has not received yet: when each was made, its kind.
     self._rows: collections.deque[tuple[float, str, dict[str, Any]]] = (
       collections.deque(maxlen=_MOST_ROWS)
     )
-    self._dropping = False
+    self._newest_row = 0.0  # its time of day
+    # Arguments of a `finish` that the counter has not received yet.
+    self._goal: tuple[str, Mapping[str, Any]] | None = None
+    self._remarked: set[str] = set()
     self._next = clock()
     self._backoff_s = 0.0
 
-  def count(self, **increments: int) -> None:
-    """Adds to the counts of the next report, for example actor_steps=32."""
-    for name, more in increments.items():
-      self._pending[name] += more
-    if any(increments.values()):
-      pulse.worked(moved=any(increments.get(name) for name in _MOVES))
+  def count(self, **more: int) -> None:
+    """Adds to the node's counts, for example actor_steps=32."""
+    self._counts.update(more)
+    if any(more.values()):
+      pulse.worked(moved=any(more.get(name) for name in _MOVES))
 
   def count_dropped(self, episodes: int) -> None:
     """Adds broken episodes; a run without any has no such count."""
@@ -80,17 +79,20 @@ class Reporter:
 
   def report(self, metrics: Mapping[str, Any] | None = None) -> bool:
     """Sends the counts and metrics. Returns whether the run is finished."""
-    sent = dict(self._pending)
     try:
+      if self._counts and self.before is None:
+        self.before = self._counter.begin(self.node, self._life)
+      before = self.before or {}
+      counts = {
+        name: before.get(name, 0) + count
+        for name, count in self._counts.items()
+      }
       answer = self._counter.report(
-        self.node, sent, dict(metrics or {}), (self._life, dict(self._counted))
+        self.node, counts, dict(metrics or {}), self._life
       )
-    except (rpc.Unavailable, rpc.RemoteError) as e:
+    except _ERRORS as e:
       self._fail(e)
       return self.finished
-    self._counted.update(sent)
-    self._pending.subtract(sent)
-    self._pending += collections.Counter()  # drops zeros
     self._backoff_s = 0.0
     self._next = self._clock() + _PERIOD_S
     self.finished = bool(answer['finished'])
@@ -100,18 +102,14 @@ class Reporter:
     return self.finished
 
   def log(self, kind: str, row: Mapping[str, Any]) -> None:
-    """Appends a row to metrics/<kind>.jsonl.
+    """Appends a row to metrics/<kind>.jsonl, with its time of day.
 
-    If the counter does not answer, it waits for a next report or row. By its
-    number the counter leaves out one that it has, if only an answer was lost.
+    If the counter does not answer, it waits for a next report or row.
     """
-    if len(self._rows) == _MOST_ROWS and not self._dropping:
-      self._dropping = True
-      _logger.warning('More than %d rows wait: the oldest go.', _MOST_ROWS)
-    self._row += 1
-    self._rows.append(
-      (self._clock(), kind, {**row, 'number_': (self._token, self._row)})
-    )
+    # Never the same twice: by it the counter knows a row that comes again.
+    self._newest_row = max(time.time(), self._newest_row + 1e-6)
+    row = {'unix_time_s': self._newest_row, **row}
+    self._rows.append((self._clock(), kind, row))
     # Each attempt may take a second: while rows wait, they are made as reports.
     if len(self._rows) == 1 or self.due():
       self._send_rows()
@@ -131,7 +129,7 @@ class Reporter:
       self._counter.finish(reason, dict(result))
       self.finished = True
       self._goal = None
-    except (rpc.Unavailable, rpc.RemoteError) as e:
+    except _ERRORS as e:
       self._fail(e)
 
   def hold(self, seconds: float) -> None:
@@ -145,7 +143,7 @@ class Reporter:
       counter = counter.with_deadline(_START_DEADLINE_S)
     try:
       counter.hold(self.node, float(seconds))
-    except (rpc.Unavailable, rpc.RemoteError) as e:
+    except _ERRORS as e:
       _logger.warning('The counter does not wait for %s: %s', self.node, e)
 
   def steps_done(self, should_stop: Callable[[], bool] = lambda: False) -> int:
@@ -156,20 +154,19 @@ class Reporter:
     """
     counter = self._counter.with_deadline(_START_DEADLINE_S)
     try:
-      totals = rpc.retry(
+      self.before = rpc.retry(
         lambda: counter.begin(self.node, self._life),
         _START_PATIENCE_S,
         should_stop=should_stop,
       )
-    except (rpc.Unavailable, rpc.RemoteError) as e:
+    except _ERRORS as e:
       _logger.warning(
-        '%s begins at step 0, and does again what it may have done before: the '
-        'counter does not say how far it was. %s',
+        '%s begins at step 0, as the counter does not say how far it was: %s',
         self.node,
         e,
       )
       return 0
-    return int(totals.get('actor_steps', 0))
+    return int(self.before.get('actor_steps', 0))
 
   def _send_rows(self) -> None:
     while self._rows:
@@ -183,7 +180,6 @@ class Reporter:
       except rpc.RemoteError as e:
         _logger.warning('A row of %s was lost: %s', kind, e)
       self._rows.popleft()
-    self._dropping = False
 
   def _fail(self, error: Exception) -> None:
     if not self._backoff_s:
