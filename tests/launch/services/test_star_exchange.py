@@ -334,6 +334,28 @@ def test_a_node_that_is_started_again_takes_theta_star_for_all(
   np.testing.assert_array_equal(worker.theta, [theta_star] * MEMBERS)
 
 
+def test_an_error_in_the_thread_of_the_client_ends_the_node(
+  recorder, run_worker, make_counter
+):
+  experiment, exchange, server, _ = _explorers()
+  asked = []
+
+  def get_star(version):
+    asked.append(version)
+    if len(asked) > 1:
+      raise ValueError('This is a mistake in the code.')
+    return server.get_star(version)
+
+  with pytest.raises(ValueError, match='mistake'):
+    run_worker(
+      experiment,
+      make_counter(),
+      node='explorer/0',
+      exchange=exchange,
+      peers={'server': types.SimpleNamespace(get_star=get_star)},
+    )
+
+
 def _offering(updates, star=None, again=False, **swarm):
   """An exchange in a worker made up, and the list of what it offers."""
   _, exchange, _, _ = _explorers(**swarm)
@@ -341,6 +363,7 @@ def _offering(updates, star=None, again=False, **swarm):
   made = exchange(server=None)
   made._client = types.SimpleNamespace(
     star=star,
+    fault=None,
     start=lambda should_stop: star,
     offer=lambda theta, *rest: offered.append(rest),
   )
