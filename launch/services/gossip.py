@@ -213,7 +213,7 @@ class Sender:
 
   def _send(self) -> None:
     away = False
-    left: list[Message] = []  # what is said again and again
+    left: list[Message] = []  # repeated while nothing else is to be sent
     while not self._closed.is_set():
       with self._changed:
         if not self._changed.wait_for(
@@ -225,8 +225,9 @@ class Sender:
       try:
         while taken:
           self._client.push_message(self._own, *taken[0])
-          sent = taken.pop(0)
-          left = [sent] if sent.iteration == LEFT else []
+          if taken[0].iteration == LEFT:
+            left = [taken[0]]
+          del taken[0]
           away = False
       except rpc.Unavailable as e:
         if not away and not self._closed.is_set():

@@ -1,6 +1,5 @@
 """A learner whose updates are made elsewhere."""
 
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -413,4 +413,5 @@ def test_who_is_killed_after_a_neighbour_has_ended_hears_of_it_again(
     _until(lambda: (0, gossip.Message(gossip.LEFT)) in client.got[-1:])
     client.got.clear()
     client.exchange = gossip.Gossip(RING, 1, {})
+    worker.exchange.gossip_state(1)  # as it asks
   worker.exchange.close()

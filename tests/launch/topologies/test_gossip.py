@@ -16,6 +16,7 @@ from launch.services import gossip as service
 from launch.topologies import gossip
 from run_records import run_directory
 from tests.launch.services import gossip_workers as played
+from tests.launch.topologies import deaf_gossip
 
 MODULES = pathlib.Path(__file__).parents[1]
 
@@ -164,6 +165,18 @@ SMALL = (
   '--config.run.evaluations=2',
   '--config.run.target_return=None',
 )
+
+
+def test_a_run_in_which_no_message_arrives_ends_with_an_error(start_run):
+  run = start_run(
+    'gala_a2c',
+    *SMALL,
+    f'--topology={deaf_gossip.__name__}:DeafGossip',
+    '--config.run.max_restarts=1',
+  )
+  assert run.wait() == 1, run.output
+  reason = run_directory.open(run.directory).summary()['reason']
+  assert reason.startswith('worker/') and 'No message of worker/' in reason
 
 
 def _steps(run, node, count='actor_steps'):
