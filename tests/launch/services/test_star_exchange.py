@@ -334,10 +334,7 @@ def test_a_node_that_is_started_again_takes_theta_star_for_all(
   np.testing.assert_array_equal(worker.theta, [theta_star] * MEMBERS)
 
 
-def test_an_error_in_the_thread_of_the_client_ends_the_node(
-  recorder, run_worker, make_counter
-):
-  experiment, exchange, server, _ = _explorers()
+def test_an_error_in_the_thread_of_the_client_ends_the_node(server):
   asked = []
 
   def get_star(version):
@@ -346,14 +343,21 @@ def test_an_error_in_the_thread_of_the_client_ends_the_node(
       raise ValueError('This is a mistake in the code.')
     return server.get_star(version)
 
+  made = star_exchange.StarExchange(
+    explorers.Config(),
+    LAYOUT,
+    MEMBERS,
+    1,
+    server=types.SimpleNamespace(get_star=get_star),
+  )
+  made.initial(np.zeros((MEMBERS, 2), np.float32), False)
+  made.begin(types.SimpleNamespace(steps=0))
+  until = time.monotonic() + 60
   with pytest.raises(ValueError, match='mistake'):
-    run_worker(
-      experiment,
-      make_counter(),
-      node='explorer/0',
-      exchange=exchange,
-      peers={'server': types.SimpleNamespace(get_star=get_star)},
-    )
+    while time.monotonic() < until:
+      made.sync()
+      time.sleep(0.01)
+  made.close()
 
 
 def _offering(updates, star=None, again=False, **swarm):
