@@ -127,7 +127,7 @@ class Message(NamedTuple):
   """What a worker sends after an iteration."""
 
   iteration: int  # that it has completed
-  theta: np.ndarray | None = None  # [P, D] after its own update, if sent
+  theta: Any = None  # float32 [P, D] after its own update, if sent
 
 
 class Inbox:

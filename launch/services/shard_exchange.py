@@ -180,6 +180,7 @@ class ServerExchange(remote_apply.RemoteApply):
     with contextlib.suppress(exchange_base.Stopped):
       theta = self._shards.pull().theta
       if np.isfinite(theta).all():
+        assert self._worker is not None
         self._worker.learner.set_parameters(theta[None])
         return True
     return False
