@@ -60,13 +60,14 @@ class RecordedGossip:
   SECTION = gossip.SECTION
   Config = gossip.Config
   members = staticmethod(gossip.members)
+  exchange = Recorder
 
-  @staticmethod
-  def build(experiment, config):
+  @classmethod
+  def build(cls, experiment, config):
     program = gossip.build(experiment, config)
     for node in program.groups['worker']:
       made = node._kwargs['exchange']
       node._kwargs['exchange'] = functools.partial(
-        Recorder, *made.args, run_dir=experiment.run_dir, **made.keywords
+        cls.exchange, *made.args, run_dir=experiment.run_dir, **made.keywords
       )
     return program
