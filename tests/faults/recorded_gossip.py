@@ -60,7 +60,7 @@ class RecordedGossip:
   SECTION = gossip.SECTION
   Config = gossip.Config
   members = staticmethod(gossip.members)
-  exchange = Recorder
+  exchange: type = Recorder
 
   @classmethod
   def build(cls, experiment, config):
