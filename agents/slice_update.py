@@ -9,7 +9,7 @@ not one of optimizers.py may return tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import math
 from typing import Any, NamedTuple
 
@@ -22,32 +22,21 @@ from agents import optimizers
 _AHEAD = 1024  # updates for which schedules are computed in advance
 
 
-def places(
-  size: int, count: int, variables: Sequence[int] | None = None
-) -> list[slice]:
+def places(size: int, count: int) -> list[slice]:
   """Splits `size` parameters into `count` contiguous slices.
 
-  Slice sizes differ by at most 1. With `variables`, their sizes, cuts are made
-  only between variables, each at the boundary nearest to an even cut.
+  Slice sizes differ by at most 1.
 
   Raises:
-    ValueError: there are more slices than parameters, or than variables.
+    ValueError: there are more slices than parameters.
   """
-  cuts = np.arange(1, size + 1) if variables is None else np.cumsum(variables)
-  if count > len(cuts):
-    what = 'parameters' if variables is None else 'variables'
+  if count > size:
     raise ValueError(
-      f'{count} slices of {len(cuts)} {what}: some would be empty. Use fewer '
+      f'{count} slices of {size} parameters: some would be empty. Use fewer '
       'shards.'
     )
-  even = np.cumsum([len(part) for part in np.array_split(range(size), count)])
-  ends, first = [], 0
-  for left, wanted in zip(range(count - 1, -1, -1), even):
-    able = cuts[first : len(cuts) - left]  # leaves one for each later slice
-    found = int(np.argmin(np.abs(able - wanted))) if left else len(able) - 1
-    ends.append(int(able[found]))
-    first += found + 1
-  return [slice(a, b) for a, b in zip((0, *ends[:-1]), ends)]
+  parts = np.array_split(range(size), count)
+  return [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
 
 
 class Verdict(NamedTuple):
@@ -78,12 +67,11 @@ class Slice:
       rates: learning rate, [] or [n].
       max_staleness: largest accepted staleness in updates; None: no limit.
       delayed: parameters that move only in updates that are `due`, bool [n].
-      factor: of a number of gradients before, to a factor on the rate; None: 1.
+      factor: of a number of updates before, to a factor on the rate; None: 1.
       due: whether update i, from 0, moves `delayed` parameters.
     """
     self.theta = np.array(theta)  # [n], changed in place
     self.version = 0  # accepted updates
-    self.gradients = 0  # of which they are means
     self._optimizer = optimizer
     self._slots = [np.zeros_like(self.theta) for _ in range(optimizer.slots)]
     self._rates = rates
@@ -97,25 +85,21 @@ class Slice:
     self,
     gradient: np.ndarray,
     pulled: int,
-    count: int = 1,
     scheduled: int | None = None,
   ) -> Verdict:
     """Makes one update if the gradient [n] is finite and not too old.
 
     Args:
-      gradient: a mean of `count` gradients.
+      gradient: of one learner.
       pulled: the version of the parameters that it was computed at. One that
         the slice has not reached stems from before a restart and is rejected.
-      count: see `gradient`.
-      scheduled: where the schedule of the rates is; None: at the gradients
-        that were applied.
+      scheduled: where the schedule of the rates is; None: at the updates made.
     """
     staleness = self.version - pulled
     limit = math.inf if self._max_staleness is None else self._max_staleness
     accepted = 0 <= staleness <= limit and bool(np.isfinite(gradient).all())
     if accepted:
-      self._apply(gradient, self.gradients if scheduled is None else scheduled)
-      self.gradients += count
+      self._apply(gradient, self.version if scheduled is None else scheduled)
     return Verdict(accepted, staleness)
 
   def _apply(self, gradient: np.ndarray, scheduled: int) -> None:
@@ -146,24 +130,17 @@ class Slice:
 
   def save(self) -> dict[str, Any]:
     """The state that the slice resumes from, in arrays that stay fixed."""
-    counts = np.array([self.version, self._late, self.gradients])
+    counts = np.array([self.version, self._late])
     slots = {f'slot_{i}': slot for i, slot in enumerate(self._slots)}
     return {'theta': self.theta.copy(), 'counts': counts, **slots}
 
-  def restore(self, arrays: dict[str, np.ndarray], each: int = 1) -> None:
+  def restore(self, arrays: dict[str, np.ndarray]) -> None:
     """Restores the arrays of `save`.
-
-    Checkpoints of earlier versions do not say how many gradients there were:
-    `each` in each update.
 
     Raises:
       ValueError: they belong to another slice.
     """
-    version, late, *rest = arrays.get('counts', (0, 0))
-    gradients = rest[0] if rest else version * each
-    arrays = {**arrays, 'counts': np.array([version, late, gradients])}
-    own = self.save()
-    for name, array in own.items():
+    for name, array in self.save().items():
       if name not in arrays or arrays[name].shape != array.shape:
         raise ValueError(
           f'The saved shard has no {name} of shape {array.shape}. Resume with '
@@ -171,7 +148,7 @@ class Slice:
         )
     self.theta[:] = arrays['theta']
     self._slots = [arrays[f'slot_{i}'] for i in range(len(self._slots))]
-    self.version, self._late, self.gradients = map(int, arrays['counts'])
+    self.version, self._late = map(int, arrays['counts'])
 
 
 def of(

@@ -44,7 +44,6 @@ def _preset(
       'num_learners': _WORKERS,
       'topology': 'ring',  # [R]
       'peers_per_iteration': 1,  # [C]
-      'carrier': 'shared_memory',  # [C]
       'tau': 1,  # [R]
     },
     'run': {

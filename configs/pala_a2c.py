@@ -1,6 +1,4 @@
-"""PALA-A2C: GALA-A2C's presets (configs/gala_a2c.py), over the network.
-
-The mean of all workers is taken periodically.
+"""PALA-A2C: GALA-A2C's presets (configs/gala_a2c.py) and means of all workers.
 
   python launch/run.py pala_a2c:acrobot
 
@@ -24,11 +22,7 @@ AGENT: registry.Agent = dataclasses.replace(
   presets={
     name: {
       **preset,
-      'gossip': {
-        **preset['gossip'],
-        'carrier': 'rpc',
-        'avg_period': _AVG_PERIOD,
-      },
+      'gossip': {**preset['gossip'], 'avg_period': _AVG_PERIOD},
     }
     for name, preset in gala_a2c.PRESETS.items()
   },

@@ -3,8 +3,6 @@
 base          the contract
 local         the gradient alone
 average       the mean of several learners' gradients
-mix           gossip: the gradient, and between calls a mixture with neighbours
-mixing        the graphs and the arithmetic of gossip
 pull          the gradient and a pull towards theta_star
 remote_apply  a server applies the gradient, and theta comes back
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import contextlib
-import logging
 import math
 from typing import Any, NamedTuple, Protocol
 
@@ -12,9 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from agents.exchange import base
-
-_logger = logging.getLogger(__name__)
-_LITTLE, _EARLY = 0.05, 0.1  # shares of the initial entropy and of the budget
 
 
 class Message(NamedTuple):
@@ -32,7 +28,7 @@ class Answer(NamedTuple):
   theta: np.ndarray  # current parameters [D]
   version: int  # updates made so far, of all learners
   steps: int  # environment steps of all learners
-  scheduled: int  # updates of one learner by which rates have fallen
+  scheduled: int  # updates by which rates have fallen
   accepted: float = 1.0  # share of the parameters that took the gradient
 
 
@@ -80,35 +76,6 @@ class LossFilter:
     return discarded
 
 
-class EntropyWatch:
-  """Detects a policy that almost stops exploring early in a run.
-
-  Its entropy falls below 1/20 of the initial one before 1/10 of the budget is
-  used. Only for discrete actions: the entropy of a density has no minimum.
-  """
-
-  def __init__(self, budget: int):
-    self._budget = budget
-    self._first: float | None = None
-    self._said = False
-
-  def remark(self, entropy: float, steps: int) -> str | None:
-    """A warning on an update's mean entropy, at most once; else None."""
-    if self._first is None:
-      if not 0 < entropy < math.inf:
-        return None
-      self._first = entropy
-    early = steps < _EARLY * self._budget
-    if self._said or not early or not entropy < _LITTLE * self._first:
-      return None
-    self._said = True
-    return (
-      f'The entropy of the policy fell from {self._first:.3g} to {entropy:.3g} '
-      f'in the first {steps} of {self._budget} steps: it hardly explores. '
-      'Raise agent.entropy_cost, or lower agent.learning_rate.'
-    )
-
-
 class RemoteApply(base.Exchange):
   """Sends the gradient of the only member to a server and gets theta back.
 
@@ -131,18 +98,15 @@ class RemoteApply(base.Exchange):
     self,
     server: Server,
     loss_filter: LossFilter | None = None,
-    budget: int | None = None,
   ):
     """Makes the exchange of one learner.
 
     Args:
       server: makes the updates.
       loss_filter: of this learner's losses; None discards none.
-      budget: environment steps of all learners, for `EntropyWatch`.
     """
     self._server = server
     self._filter = loss_filter
-    self._entropy = None if budget is None else EntropyWatch(budget)
     self._others = 0  # environment steps of other learners
     self._scheduled = 0
     self._sent = self._discarded = 0
@@ -157,9 +121,6 @@ class RemoteApply(base.Exchange):
       )
     self._version = tf.Variable(0, dtype=tf.int64, name='version')
     self._filtered = tf.Variable(np.zeros(3), name='loss_filter')
-    spec = getattr(learner.agent, 'spec', None)
-    if spec is not None and not spec.discrete:
-      self._entropy = None
     layout = learner.agent.layout
     self._brought: dict[str, Any] = {
       'theta': np.zeros((1, layout.size), np.float32),
@@ -226,16 +187,6 @@ class RemoteApply(base.Exchange):
   def apply(self, learner, gradient):
     learner.theta.assign(self._in_graph['theta'])
     return tf.math.is_finite(tf.norm(gradient.vector, axis=1))
-
-  def updated(self, result):
-    entropy = result.metrics.get('entropy')
-    if self._entropy is None or entropy is None or self._worker is None:
-      return
-    said = self._entropy.remark(
-      float(np.mean(entropy)), self.actor_steps(self._worker.steps)
-    )
-    if said:
-      _logger.warning(said)
 
   def passed(self, updates):
     return self._in_graph['before'], self._in_graph['version']

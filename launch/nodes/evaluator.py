@@ -146,7 +146,7 @@ class Evaluator:
     """After the run: evaluates the last update's result, and what is left.
 
     A learner may still make updates after the last step of its actors. Servers
-    that do not know what is last (a star, the shards) are not waited for.
+    that do not know what is last (a star) are not waited for.
     """
     self._hold()
     began, last = time.monotonic(), False

@@ -77,7 +77,6 @@ class Worker:
     learning_rates: Sequence[float] | None = None,
     evaluates: bool = False,
     leads: bool = True,
-    counts: bool = True,
     shown: bool = False,
     given: Any = None,
   ):
@@ -95,7 +94,6 @@ class Worker:
       learning_rates: [P]; None uses the agent's own.
       leads: False for a worker that shares its parameters with others, one of
         which counts, serves and saves for all.
-      counts: False for a worker that leads, but whose updates another counts.
       shown: whether to write its parameters for playback, although it acts.
       given: existing experience, if there are no actors (nodes/offline.py).
     """
@@ -124,7 +122,6 @@ class Worker:
     self._rates = learning_rates
     self._evaluates = evaluates
     self._leads = leads
-    self._counts = leads and counts
     self._shown = shown or (leads and not self._acts)
     self._published = variables.Published(self._agent.layout)
     self.get_parameters = self._published.get
@@ -418,7 +415,7 @@ class Worker:
     every = updates * len(self.members)
     self._reporter.count(samples=every * self._experience.batch_size)
     # Workers that share parameters make each update together: count it once.
-    if self._counts:
+    if self._leads:
       self._reporter.count(learner_steps=every - skipped)
       if skipped:
         self._reporter.count(skipped_updates=skipped)
@@ -518,5 +515,6 @@ class Worker:
         self._reporter.report(self._numbers())
       if self._hosts and self._saves.due():
         self._save()  # Other nodes may still write to the replay node.
-      self._exchange.sync()
+      if self._exchange.sync():
+        self._publish()
     return kept

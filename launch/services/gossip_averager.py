@@ -15,14 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from agents import parameters
-from agents.exchange import mixing
 from launch import rpc
 
 _logger = logging.getLogger(__name__)
 _DEADLINE_S = 2.0
 _HOLD_S = 1.0  # the averager blocks a call before it answers "not yet", at most
 _KEPT_ROUNDS = 2
+
+
+def average(vectors: Sequence[np.ndarray], steps: Sequence[float]):
+  """`sum_j q_j theta_j`, with `q_j = m_j / sum m` for environment steps m."""
+  weights = np.asarray(steps, np.float64)
+  weights = weights / weights.sum()
+  total = np.zeros_like(vectors[0])
+  for weight, vector in zip(weights, vectors):
+    total += vector.dtype.type(weight) * vector
+  return total
 
 
 class _Round:
@@ -38,13 +46,16 @@ class _Round:
 class Averager:
   """Computes the mean of all workers, round by round. Nothing is saved."""
 
-  serves = ('average', 'leave')
+  serves = ('average', 'leave', 'meet')
 
-  def __init__(self, num_workers: int, timeout_s: float):
+  def __init__(self, num_workers: int, timeout_s: float = 10.0):
     self._timeout_s = timeout_s
     self._changed = threading.Condition()
     self._here = set(range(num_workers))
     self._rounds: dict[int, _Round] = {}
+
+  def meet(self) -> None:
+    """Answers a worker that asks whether this node can be reached."""
 
   def average(
     self, worker: int, number: int, steps: int, theta: np.ndarray
@@ -96,7 +107,7 @@ class Averager:
       _logger.warning('A mean without the workers %s.', sorted(late))
       self._here -= late
     order = sorted(own.parts)
-    own.mean = mixing.average(
+    own.mean = average(
       [own.parts[j][1] for j in order], [own.parts[j][0] for j in order]
     )
     self._changed.notify_all()
@@ -109,6 +120,14 @@ class Averaging:
     self._worker = worker
     self._averager = averager.with_deadline(_HOLD_S + _DEADLINE_S)
     self._timeout_s = timeout_s
+
+  def meet(self, patience_s: float, over: Callable[[], bool]) -> None:
+    """Waits for the averager; Unavailable if it cannot be reached in time."""
+    try:
+      rpc.retry(self._averager.meet, patience_s, should_stop=over)
+    except rpc.Unavailable:
+      if not over():
+        raise
 
   def __call__(
     self,
@@ -126,47 +145,12 @@ class Averaging:
         )
         if closed:
           return mean
-    except (rpc.Unavailable, rpc.RemoteError) as e:
+    except rpc.Unavailable as e:
       _logger.warning('No mean this time: %s', e)
     return None
 
   def leave(self) -> None:
     try:
       self._averager.leave(self._worker)
-    except (rpc.Unavailable, rpc.RemoteError):
+    except rpc.Unavailable:
       pass  # The averager then waits for this worker in one more round only.
-
-
-class Mean:
-  """Serves an evaluator the mean of all workers' parameters."""
-
-  def __init__(self, workers: Sequence[Any], layout: parameters.Layout):
-    self._workers = workers
-    self._layout = layout
-
-  def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """See `variables.Published.get`. The version is the workers' smallest.
-
-    Raises:
-      rpc.Unavailable: no worker answers.
-    """
-    found, away, last = [], None, True
-    for client in self._workers:
-      try:
-        newest = client.get_parameters(-1)
-      except (rpc.Unavailable, rpc.RemoteError) as e:
-        away = e
-        continue
-      last = last and newest['last']
-      if newest['theta'] is not None:
-        found.append(parameters.decode(self._layout, newest['theta']))
-    if not found:
-      if away is not None:
-        raise away
-      return {'version': -1, 'theta': None, 'last': last}
-    version = min(version for version, _ in found)
-    if version == have_version:
-      return {'version': version, 'theta': None, 'last': last}
-    mean = mixing.average([theta for _, theta in found], [1] * len(found))
-    encoded = parameters.encode(self._layout, version, mean)
-    return {'version': version, 'theta': encoded, 'last': last}

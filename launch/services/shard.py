@@ -2,11 +2,7 @@
 
 Learners push gradients of the slice; the reply has the updated slice. Updates
 are applied one at a time, in the order in which they arrive. Each shard decides
-alone which gradients it accepts (agents/slice_update.py).
-
-With `synchronous` a shard waits for the gradients of all learners and applies
-their mean: A2C. After `sync_timeout_s` it goes on without the learners that are
-missing, and does not wait for them again until they return. A learner that has
+alone which gradients it accepts (agents/slice_update.py). A learner that has
 finished calls `leave`.
 """
 
@@ -29,7 +25,6 @@ from agents import slice_update
 from launch import experiment as experiment_lib
 from launch import pulse
 from launch import reporting
-from launch.services import averaging
 from run_records import checkpoints
 
 _logger = logging.getLogger(__name__)
@@ -43,8 +38,7 @@ Statistics = Sequence[tuple[int, np.ndarray]]
 
 def places(agent: base.Agent, config: Any) -> list[slice]:
   """The slice of theta of each shard; `config` is parameter_server.Config."""
-  sizes = agent.layout.sizes if config.slices == 'variables' else None
-  return slice_update.places(agent.layout.size, config.num_shards, sizes)
+  return slice_update.places(agent.layout.size, config.num_shards)
 
 
 def _is_new(ticket: str, known: str) -> bool:
@@ -62,18 +56,8 @@ class Reply(NamedTuple):
   version: int  # number of accepted updates of this shard
   theta: np.ndarray  # the present slice, float32
   steps: int  # environment steps of all learners
-  scheduled: int  # updates of one learner by which rates have fallen
+  scheduled: int  # updates by which rates have fallen
   life: str  # identifies this start of the shard
-
-
-class Round:
-  """The contributions to one synchronous update."""
-
-  def __init__(self):
-    # Of each learner: ticket, gradient and statistics, see `Shard.push`.
-    self.parts: dict[int, tuple[str, np.ndarray | None, Statistics]] = {}
-    self.accepted = False
-    self.closed = False
 
 
 class Shard:
@@ -109,7 +93,7 @@ class Shard:
     self._rate_settings = agent.rate_settings
     # After a restart, versions of lost updates are reached again by others.
     self._life = uuid.uuid4().hex
-    self._changed = threading.Condition()
+    self._lock = threading.RLock()
     self._tickets: dict[int, tuple[str, bool]] = {}
     self._steps: dict[int, int] = {}
     self._rejected: dict[int, int] = {}
@@ -117,7 +101,6 @@ class Shard:
     self._oldest = 0  # largest staleness so far
     self._accepted_at = time.monotonic()
     self._rejected_since = 0
-    self._round = Round()
     self._present = set(range(config.num_learners))
     self._path: pathlib.Path | None = None
     self._saved, self._next_try = -1, -math.inf  # a version, and a time
@@ -133,7 +116,7 @@ class Shard:
 
   def pull(self) -> Reply:
     """The present slice."""
-    with self._changed:
+    with self._lock:
       return self._reply(True)
 
   def push(
@@ -158,7 +141,7 @@ class Shard:
       steps: environment steps of this learner.
       life: of the shard that `pulled` is a version of; None: of this one.
     """
-    with self._changed:
+    with self._lock:
       known, accepted = self._tickets.get(learner, ('-', True))
       # An older one was given up or answered when it came again; the first
       # may have waited in a connection of a process that was stopped.
@@ -167,20 +150,21 @@ class Shard:
       self._steps[learner] = max(steps, self._steps.get(learner, 0))
       if life not in (None, self._life):
         pulled = self._slice.version + 1  # One that was not reached.
-      if self._config.synchronous:
-        accepted = self._meet(learner, ticket, gradient, statistics, pulled)
-      else:
-        accepted = gradient is None or self._apply(gradient, pulled, [learner])
-        if accepted:
-          self._take(learner, statistics)
-        self._tickets[learner] = (ticket, accepted)
+      accepted = gradient is None or self._apply(gradient, pulled, learner)
+      if accepted:
+        self._take(learner, statistics)
+      self._tickets[learner] = (ticket, accepted)
       return self._reply(accepted)
 
   def leave(self, learner: int) -> None:
-    """Removes a learner that has finished: no round waits for it."""
-    with self._changed:
-      self._forget(learner)
-      self._changed.notify_all()
+    """Removes a learner that has finished.
+
+    Its old statistics would distort the mean.
+    """
+    with self._lock:
+      self._present.discard(learner)
+      for known in self._statistics.values():
+        known.pop(learner, None)
 
   # With the lock held.
 
@@ -196,35 +180,28 @@ class Shard:
     )
 
   def _scheduled(self, due: int = 0) -> int:
-    """Updates that one learner alone would have made, before `due` gradients.
+    """Updates made before `due` ones, by which rates have fallen.
 
     Rates that fall over environment steps do so too where a gradient is stopped
-    or rejected, or a learner is missing. PPO's learners say the steps of a
-    rollout with its first update: those of others count at once.
+    or rejected. PPO's learners say the steps of a rollout with its first
+    update: those of others count at once.
     """
     if self._env_steps is None:
-      return self._slice.gradients
+      return self._slice.version
     # The steps that a gradient is of come with it.
     return max(int(sum(self._steps.values()) / self._env_steps) - due, 0)
 
-  def _apply(
-    self,
-    gradient: np.ndarray,
-    pulled: int,
-    learners: Sequence[int],
-    count: int = 1,
-  ) -> bool:
+  def _apply(self, gradient: np.ndarray, pulled: int, learner: int) -> bool:
     accepted, staleness = self._slice.apply(
-      gradient, pulled, count, self._scheduled(count)
+      gradient, pulled, self._scheduled(1)
     )
-    self._staleness.update(dict.fromkeys(learners, staleness))
+    self._staleness[learner] = staleness
     self._oldest = max(self._oldest, staleness)
     if accepted:
       self._accepted_at, self._rejected_since = time.monotonic(), 0
     else:
       self._rejected_since += 1
-      for learner in learners:
-        self._rejected[learner] = self._rejected.get(learner, 0) + 1
+      self._rejected[learner] = self._rejected.get(learner, 0) + 1
     return accepted
 
   def _take(self, learner: int, statistics: Statistics) -> None:
@@ -239,62 +216,6 @@ class Shard:
       known = self._statistics.setdefault(start, {})
       known[learner] = np.array(values)  # not the message's memory
       common[:] = np.mean(list(known.values()), axis=0)
-
-  def _forget(self, learner: int) -> None:
-    """Removes a learner, whose old statistics would distort the mean."""
-    self._present.discard(learner)
-    for known in self._statistics.values():
-      known.pop(learner, None)
-
-  def _meet(
-    self,
-    learner: int,
-    ticket: str,
-    gradient: np.ndarray | None,
-    statistics: Statistics,
-    pulled: int,
-  ) -> bool:
-    """Waits for the others. Returns whether the common update was applied."""
-    self._present.add(learner)
-    if pulled != self._slice.version:
-      # The gradient belongs to a round that was closed without it.
-      self._rejected[learner] = self._rejected.get(learner, 0) + 1
-      self._tickets[learner] = (ticket, False)
-      return False
-    own = self._round
-    own.parts[learner] = ticket, gradient, statistics
-    deadline = time.monotonic() + self._config.sync_timeout_s
-    while not own.closed:
-      late = time.monotonic() >= deadline
-      if late or self._present <= set(own.parts):
-        self._close(own, pulled)
-      else:
-        self._changed.wait(deadline - time.monotonic())
-    return own.accepted
-
-  def _close(self, own: Round, pulled: int) -> None:
-    missing = self._present - set(own.parts)
-    if missing:
-      _logger.warning(
-        'Update %d goes on without learner %s.',
-        pulled,
-        ', '.join(map(str, sorted(missing))),
-      )
-      for learner in missing:
-        self._forget(learner)
-    parts = sorted(own.parts.items())
-    vectors = [vector for _, (_, vector, _) in parts if vector is not None]
-    own.accepted = not vectors or self._apply(
-      averaging.mean(vectors), pulled, [i for i, _ in parts], len(vectors)
-    )
-    for learner, (ticket, _, statistics) in parts:
-      # Here, before any learner is answered: all get the same slice, and a
-      # repeated call may arrive before the waiting one wakes.
-      if own.accepted:
-        self._take(learner, statistics)
-      self._tickets[learner] = (ticket, own.accepted)
-    own.closed, self._round = True, Round()
-    self._changed.notify_all()
 
   # The node.
 
@@ -315,7 +236,7 @@ class Shard:
 
   def numbers(self) -> dict[str, float]:
     """Metrics for the log."""
-    with self._changed:
+    with self._lock:
       return {
         'version': self._slice.version,
         'staleness_max': self._oldest,
@@ -331,7 +252,7 @@ class Shard:
       }
 
   def _say_if_rejecting(self) -> None:
-    with self._changed:
+    with self._lock:
       long = time.monotonic() - self._accepted_at > _REJECTING_S
       if not (long and self._rejected_since):
         return
@@ -347,7 +268,7 @@ class Shard:
 
   def _slice_if_finite(self) -> dict[str, Any]:
     """The slice's arrays for a checkpoint; raises if they are not finite."""
-    with self._changed:
+    with self._lock:
       arrays = self._slice.save()
     # Even a finite gradient can cause this: its square may overflow.
     if not all(np.isfinite(array).all() for array in arrays.values()):
@@ -361,7 +282,7 @@ class Shard:
   def _save(self) -> None:
     if self._path is None:
       return
-    with self._changed:
+    with self._lock:
       arrays = self._slice_if_finite()
       counts = [
         (learner, steps, self._rejected.get(learner, 0))
@@ -393,10 +314,8 @@ class Shard:
     for learner, steps, rejected in arrays.pop('learners').tolist():
       self._steps[learner] = steps
       self._rejected[learner] = rejected
-    # Checkpoints of earlier versions have no tickets.
-    for learner, ticket, accepted in arrays.pop('tickets', np.empty((0, 3))):
+    for learner, ticket, accepted in arrays.pop('tickets'):
       self._tickets[int(learner)] = str(ticket), accepted == '1'
-    each = self._config.num_learners if self._config.synchronous else 1
-    self._slice.restore(arrays, each)
+    self._slice.restore(arrays)
     self._saved = self._slice.version
     _logger.info('Going on from update %d.', self._saved)

@@ -1,16 +1,14 @@
-"""Clients of a parameter server's shards, for learners and evaluators.
+"""A learner's exchange with the shards of a parameter server.
 
-All shards are called concurrently. With `all_shards_required` a learner waits
-for an unavailable shard, so that no slice falls behind, and repeats its call
-with the same ticket, in case the shard had applied the gradient before it died.
-Otherwise the learner continues with the last known value of the slice.
+All shards are called concurrently. A learner waits for an unavailable shard, so
+that no slice falls behind, and repeats its call with the same ticket, in case
+the shard had applied the gradient before it died.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import contextlib
-import functools
 import logging
 import time
 from typing import Any
@@ -18,7 +16,6 @@ import uuid
 
 import numpy as np
 
-from agents import parameters
 from agents.exchange import base as exchange_base
 from agents.exchange import remote_apply
 from launch import pulse
@@ -28,10 +25,7 @@ from launch.services import shard as shard_lib
 _logger = logging.getLogger(__name__)
 _DEADLINE_S = 5.0
 _PAUSE_S = 0.2  # before an unavailable shard is called again
-_AWAY_S = 2.0  # the same, if the learner does not wait for it
-_PROBE_S = 0.2  # and for how long it is looked for then
 _PATIENCE_S = 60.0  # to get the first parameters
-_CONSISTENT_S = 1.0  # to read slices of one version, at most
 _LEAVE_S = 1.0  # deadline of `leave`
 
 
@@ -39,30 +33,16 @@ class Shards:
   """A client of all shards, which presents them as one server."""
 
   def __init__(
-    self,
-    shards: Sequence[Any],
-    places: Sequence[slice],
-    learner: int = 0,
-    required: bool = True,
-    consistent: bool = False,
-    deadline_s: float = _DEADLINE_S,
+    self, shards: Sequence[Any], places: Sequence[slice], learner: int = 0
   ):
     """Stores its arguments; `start` fetches the first parameters.
 
-    `shards` are clients in the order of their `places`. `required` says whether
-    to wait for an unavailable one, and `consistent` whether to read slices
-    again until all have one version.
+    `shards` are clients in the order of their `places`.
     """
-    self._shards = [client.with_deadline(deadline_s) for client in shards]
-    self._probes = [client.with_deadline(_PROBE_S) for client in shards]
+    self._shards = [client.with_deadline(_DEADLINE_S) for client in shards]
     self._places = places
     self._learner = learner
-    self._required = required
-    self._consistent = consistent
     self._known: list[shard_lib.Reply] = []
-    self._back = [0.0] * len(self._shards)  # when to call each one again
-    self._said = [False] * len(self._shards)
-    self._said_mixed = False
     self._run = uuid.uuid4().hex  # prefix of tickets; differs after a restart
     self._count = 0
     self.waited_s = 0.0  # time spent in calls
@@ -85,7 +65,6 @@ class Shards:
     """Sends each shard its part of a message. Returns the new parameters."""
     self._count += 1
     ticket = f'{self._run}-{self._count}'
-
     arguments = [
       (
         self._learner,
@@ -102,7 +81,6 @@ class Shards:
 
   def leave(self) -> None:
     """Tells the shards that this learner has finished."""
-    # A shard that misses this call waits for the learner once.
     rpc.together(
       [
         (client.with_deadline(_LEAVE_S), 'leave', [self._learner])
@@ -113,76 +91,36 @@ class Shards:
   def _all(self, method: str, arguments: Sequence[Any]) -> list[bool]:
     """Calls a method of each shard. Returns which shards accepted the call."""
     begin = time.monotonic()
-    asked = [
-      i
-      for i in range(len(self._shards))
-      if self._required or begin >= self._back[i] and self._is_there(i)
+    calls = [
+      (client, method, own) for client, own in zip(self._shards, arguments)
     ]
-    answers = dict(
-      zip(
-        asked,
-        rpc.together([(self._shards[i], method, arguments[i]) for i in asked]),
-      )
-    )
     accepted = [
-      i in answers
-      and self._ask(
-        i,
-        functools.partial(getattr(self._shards[i], method), *arguments[i]),
-        answers[i],
-      )
-      for i in range(len(self._shards))
+      self._keep(i, answer, calls[i])
+      for i, answer in enumerate(rpc.together(calls))
     ]
     self.waited_s += time.monotonic() - begin
     return accepted
 
-  def _is_there(self, i: int) -> bool:
-    """Whether a shard that was away can be called with the whole deadline."""
-    if self._said[i]:
-      try:
-        self._probes[i].pull()
-      except rpc.Unavailable as e:
-        # One that got the call is there, if slow.
-        if not e.delivered:
-          self._back[i] = time.monotonic() + _AWAY_S
-          return False
-    return True
-
-  def _ask(self, i: int, call: Callable[[], Any], answer: Any = None) -> bool:
-    """Stores the reply of shard `i`; repeats the call while it is unavailable.
-
-    `answer` is the reply or exception of the first call, if it has been made.
-    """
-    while True:
-      if not self._required and time.monotonic() < self._back[i]:
-        return False
-      try:
-        if isinstance(answer, Exception):
-          raise answer
-        reply = _reply(call() if answer is None else answer)
-      except rpc.Unavailable as e:
-        answer = None
-        if not self._said[i]:
-          what = 'Waiting for' if self._required else 'Learning without'
-          _logger.warning('%s shard %d: %s', what, i, e)
-        self._said[i] = True
-        if self.over():
-          raise exchange_base.Stopped from e
-        self._back[i] = time.monotonic() + _AWAY_S
-        if not self._required:
-          return False
-        pulse.waits(f'shard {i} is away: {e}')
-        time.sleep(_PAUSE_S)
-        continue
-      if self._said[i]:
-        _logger.warning('Shard %d is back at update %d.', i, reply.version)
-        self._said[i] = False
-      self._known[i] = reply
-      return reply.accepted
+  def _keep(self, i: int, answer: Any, call: Any) -> bool:
+    """Stores the answer of shard `i` to a call, made until there is one."""
+    away = False
+    while isinstance(answer, rpc.Unavailable):
+      if not away:
+        _logger.warning('Waiting for shard %d: %s', i, answer)
+      away = True
+      if self.over():
+        raise exchange_base.Stopped from answer
+      pulse.waits(f'shard {i} is away: {answer}')
+      time.sleep(_PAUSE_S)
+      (answer,) = rpc.together([call])
+    if isinstance(answer, Exception):
+      raise answer
+    self._known[i] = reply = _reply(answer)
+    if away:
+      _logger.warning('Shard %d is back at update %d.', i, reply.version)
+    return reply.accepted
 
   def _answer(self, accepted: list[bool]) -> remote_apply.Answer:
-    if self._consistent:
-      self._read_until_one_version()
     versions = {reply.version for reply in self._known}
     self.mixed += len(versions) > 1
     sizes = [place.stop - place.start for place in self._places]
@@ -195,26 +133,6 @@ class Shards:
       taken / sum(sizes),
     )
 
-  def _read_until_one_version(self) -> None:
-    """Reads slices of older versions again until all have the same one."""
-    until = time.monotonic() + _CONSISTENT_S
-    while time.monotonic() < until and not self.over():
-      versions = [reply.version for reply in self._known]
-      if len(set(versions)) == 1:
-        return
-      for i, version in enumerate(versions):
-        if version < max(versions) and (self._required or self._is_there(i)):
-          self._ask(i, self._shards[i].pull)
-    if not self._said_mixed and not self.over():
-      self._said_mixed = True
-      _logger.warning(
-        'Shards are of versions %s after %.0f s of reading. If one was started '
-        'again, or has rejected a gradient, they stay so, and each update '
-        'waits as long: leave server.consistent_pull out.',
-        [reply.version for reply in self._known],
-        _CONSISTENT_S,
-      )
-
 
 class ServerExchange(remote_apply.RemoteApply):
   """An exchange that leaves the update to a parameter server's shards."""
@@ -225,28 +143,14 @@ class ServerExchange(remote_apply.RemoteApply):
     places: Sequence[slice],
     learner: int,
     shards: list[Any],
-    budget: int | None = None,
   ):
-    """`config` is parameter_server.Config; for other arguments see `Shards`.
-
-    `budget` is the environment steps of all learners, None if unknown.
-    """
+    """`config` is parameter_server.Config; for other arguments see `Shards`."""
     loss_filter = None
     if config.outlier_sigmas is not None:
-      loss_filter = remote_apply.LossFilter(
-        config.outlier_sigmas, config.outlier_decay, config.outlier_warmup
-      )
-    # A synchronous shard answers once it has all learners' gradients.
-    wait_s = config.sync_timeout_s if config.synchronous else 0.0
-    self._shards = Shards(
-      shards,
-      places,
-      learner,
-      config.all_shards_required,
-      config.consistent_pull,
-      _DEADLINE_S + wait_s,
-    )
-    super().__init__(self._shards, loss_filter, budget)
+      loss_filter = remote_apply.LossFilter(config.outlier_sigmas)
+    self._shards = Shards(shards, places, learner)
+    self._ended = False
+    super().__init__(self._shards, loss_filter)
 
   def initial(self, theta, again):
     del again
@@ -269,7 +173,20 @@ class ServerExchange(remote_apply.RemoteApply):
       time.sleep(_PAUSE_S)
     return None
 
+  def sync(self):
+    # The other learners may go on: the evaluator plays what learner 0 serves.
+    if not self._ended or self._shards.over():
+      return False
+    with contextlib.suppress(exchange_base.Stopped):
+      theta = self._shards.pull().theta
+      if np.isfinite(theta).all():
+        assert self._worker is not None
+        self._worker.learner.set_parameters(theta[None])
+        return True
+    return False
+
   def ended(self):
+    self._ended = True
     self._shards.leave()
 
   def metrics(self):
@@ -278,23 +195,6 @@ class ServerExchange(remote_apply.RemoteApply):
       'mixed_pulls': self._shards.mixed,
       'server_waited_s': self._shards.waited_s,
     }
-
-
-class Reader:
-  """Serves an evaluator the joined parameters of all shards."""
-
-  def __init__(self, shards: Sequence[Any], layout: parameters.Layout):
-    self._shards = shards
-    self._layout = layout
-
-  def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """See `variables.Published.get`; the version is of the oldest slice."""
-    replies = [_reply(client.pull()) for client in self._shards]
-    version = min(reply.version for reply in replies)
-    if version == have_version:
-      return {'version': version, 'theta': None}
-    theta = parameters.encode(self._layout, version, _join(replies))
-    return {'version': version, 'theta': theta}
 
 
 def _join(replies: Sequence[shard_lib.Reply]) -> np.ndarray:

@@ -38,19 +38,25 @@ class Star:
 
 
 class StarClient:
-  """Polls theta_star and offers candidates in its own thread."""
+  """Polls theta_star and offers candidates in its own thread.
+
+  Attributes:
+    star: the server's last answer.
+    fault: the error that ended the thread, if one did.
+  """
 
   def __init__(self, server: Any, layout: parameters.Layout):
     """Stores its arguments; `server` is a client of a `star.Star`."""
     self._server = server
     self._layout = layout
     self.star = Star()
+    self.fault: Exception | None = None
     self._offer: tuple[np.ndarray, float, int, int] | None = None
     self._lock = threading.Lock()
     self._wake = threading.Event()
     self._closed = threading.Event()
     self._thread = threading.Thread(
-      target=self._talk, name='star-client', daemon=True
+      target=self._run, name='star-client', daemon=True
     )
 
   def start(self, should_stop: Callable[[], bool] | None = None) -> Star:
@@ -83,6 +89,12 @@ class StarClient:
     self._wake.set()
     if self._thread.is_alive():
       self._thread.join(timeout=2.0)
+
+  def _run(self) -> None:
+    try:
+      self._talk()
+    except Exception as e:  # raised in the worker's own loop
+      self.fault = e
 
   def _talk(self) -> None:
     backoff_s = _BACKOFF_FIRST_S
@@ -185,6 +197,8 @@ class StarExchange(pull.Pull):
       self._offer(done.index, claim)
 
   def sync(self):
+    if self._client.fault is not None:
+      raise self._client.fault
     if self._worker.steps >= self._next_poll:
       self._next_poll = self._worker.steps + self._config.star_poll_steps
       self._client.poll()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import launchpad as lp
 
@@ -29,9 +29,7 @@ from launch.topologies import parts
 
 SECTION = 'server'
 members = parts.one_agent
-_LONGEST_S = 250.0  # a learner waits for others, at most
-LASTING = ('num_shards', 'slices')  # Checkpoints hold slices.
-_FILTERED = settings.only_with('outlier_sigmas')
+LASTING = ('num_shards',)  # Checkpoints hold slices.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,33 +42,13 @@ class Config:
 
   num_learners: settings.Nodes = 4  # L learners, which also act; Gorila: 100
   num_shards: settings.Nodes = 1  # K shards of theta; Gorila: 31, A3C: 1
-  # Slices of theta: of 'even' size, or cut only between 'variables'.
-  slices: Literal['even', 'variables'] = 'even'
   # Updates of a shard since a learner pulled its parameters, above which it
   # rejects the gradient; None: no limit, as in A3C. Gorila's is not published.
-  # Of synchronous learners, gradients of the present parameters only are taken.
-  max_staleness: Annotated[
-    settings.Count | None, settings.only_with('synchronous', False)
-  ] = None
+  max_staleness: settings.Count | None = None
   # Standard deviations above the mean of its losses at which a learner discards
   # a gradient; None: never. Gorila: 'several'.
   outlier_sigmas: settings.Positive | None = None
-  # Decay per loss of that mean and standard deviation.
-  outlier_decay: Annotated[settings.Fraction, _FILTERED] = 0.99
-  # Losses before one can be discarded.
-  outlier_warmup: Annotated[settings.Count, _FILTERED] = 100
-  # Whether a learner reads slices again until all have one version; for tests.
-  consistent_pull: bool = False
-  # Whether learners wait for an unavailable shard. Gorila: False; the shard's
-  # slice does not change while the others do.
-  all_shards_required: bool = True
   checkpoint_period: settings.Whole = 100  # updates between a shard's saves
-  # Whether shards apply the mean of all learners' gradients, as in A2C.
-  synchronous: bool = False
-  # Seconds that a synchronous shard waits for missing learners.
-  sync_timeout_s: Annotated[
-    settings.Seconds, settings.only_with('synchronous', True)
-  ] = 10.0
 
   def __post_init__(self):
     settings.check(self, SECTION)
@@ -78,12 +56,6 @@ class Config:
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program. Raises ValueError if the sizes do not fit together."""
-  if config.synchronous and config.sync_timeout_s > _LONGEST_S:
-    raise ValueError(
-      f'server.sync_timeout_s={config.sync_timeout_s:g}: at most '
-      f'{_LONGEST_S:g} seconds. A learner that waits gives no sign of life, '
-      'and would be taken for one that hangs.'
-    )
   if experiment.total_steps < config.num_learners:
     raise ValueError(
       f'run.steps_per_agent={experiment.total_steps} are fewer than '
@@ -127,7 +99,6 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           config,
           i,
           counter,
-          # A call may wait for the calls of all other learners.
           thread_pool_size=16 + 2 * config.num_learners,
         )
       )
@@ -143,15 +114,12 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         config,
         shard.places(agent, config),
         i,
-        budget=experiment.total_steps,
       )
       options: dict[str, Any] = {
         'exchange': exchange,
         'peers': {'shards': shards},
         'first_shard': i,
         'shown': i == 0,  # All have the same parameters.
-        # A synchronous update is one of all learners.
-        'counts': i == 0 or not config.synchronous,
       }
       make: Any = replay_host.HostNode
       if replay is not None:
@@ -169,12 +137,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         **options,
       )
       learners.append(program.add_node(node))
-  if agent.serve_target:
-    # The shards have no target network.
-    parts.evaluator(program, experiment, counter, learners[0])
-  else:
-    reader = shard_exchange.Reader
-    parts.evaluator(program, experiment, counter, shards, joined=reader)
+  parts.evaluator(program, experiment, counter, learners[0])
   parts.let_all_come_back(program)
   return program
 

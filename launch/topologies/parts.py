@@ -84,30 +84,14 @@ def evaluator(
   counter: Any,
   server: Any,
   ends_run: bool = True,
-  joined: Callable[..., Any] | None = None,
 ) -> None:
-  """Adds an evaluator of the parameters that `server` serves.
-
-  With `joined`, `server` is a list, and `joined(clients, layout)` calls all.
-  """
+  """Adds an evaluator of the parameters that `server` serves."""
   with program.group('evaluator'):
     program.add_node(
       lp.PyClassNode(
-        _make_evaluator, experiment, counter, server, ends_run, joined
+        evaluator_lib.Evaluator, experiment, counter, server, ends_run
       )
     )
-
-
-def _make_evaluator(
-  experiment: experiment_lib.Experiment,
-  counter: Any,
-  server: Any,
-  ends_run: bool,
-  joined: Callable[..., Any] | None,
-) -> evaluator_lib.Evaluator:
-  if joined is not None:
-    server = joined(server, experiment.make_agent().layout)
-  return evaluator_lib.Evaluator(experiment, counter, server, ends_run=ends_run)
 
 
 def replay(

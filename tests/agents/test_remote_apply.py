@@ -1,7 +1,5 @@
 """A learner whose updates are made elsewhere."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -37,38 +35,6 @@ def test_a_jump_of_all_losses_is_discarded_at_onset_and_accepted_later():
   discarded = [losses.discards(1e3 * x) for x in rng.normal(1.0, 0.1, 100)]
   assert all(discarded[:5])
   assert 5 <= sum(discarded) < 20  # the rule takes a lasting level for true
-
-
-def test_an_entropy_that_is_gone_early_is_said_once():
-  watch = remote_apply.EntropyWatch(budget=1000)
-  assert watch.remark(0.7, 0) is None
-  assert watch.remark(0.04, 10) is None  # more than a twentieth
-  said = watch.remark(0.03, 20)
-  assert said and 'fell from 0.7 to 0.03 in the first 20 of 1000 steps' in said
-  assert watch.remark(0.01, 30) is None
-  late = remote_apply.EntropyWatch(budget=1000)
-  late.remark(0.7, 0)
-  assert late.remark(0.01, 100) is None  # as it should, late in a run
-  for first in (float('nan'), float('inf'), -0.3, 0.0):
-    odd = remote_apply.EntropyWatch(budget=1000)
-    assert odd.remark(first, 0) is None
-    assert odd.remark(0.7, 10) is None
-    assert 'from 0.7 to 0.01' in odd.remark(0.01, 20)
-
-
-@pytest.mark.parametrize('discrete, words', [(True, 1), (False, 0)])
-def test_of_discrete_actions_a_learner_says_it(
-  linear_learner, discrete, words, caplog
-):
-  exchange = remote_apply.RemoteApply(Server(np.zeros(2)), budget=1000)
-  learner = linear_learner(np.zeros((1, 2)))
-  learner.agent.spec = types.SimpleNamespace(discrete=discrete)
-  exchange.setup(learner, 0)
-  exchange.begin(types.SimpleNamespace(learner=learner, steps=50))
-  for entropy in (0.7, 0.01, 0.01):
-    metrics = {'entropy': np.array([entropy])}
-    exchange.updated(types.SimpleNamespace(metrics=metrics))
-  assert caplog.text.count('it hardly explores') == words
 
 
 class Server:

@@ -100,19 +100,6 @@ def test_slices_are_contiguous_and_differ_by_one_at_most(size, count):
   assert len(sizes) == count and max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize('count', [1, 2, 3, 4])
-def test_slices_may_end_with_variables_only(count):
-  sizes = [100, 1, 40, 60]
-  places = slice_update.places(201, count, sizes)
-  assert [p.start for p in places] == [0, *(p.stop for p in places[:-1])]
-  assert places[-1].stop == 201 and len(places) == count
-  assert {p.stop for p in places} <= {100, 101, 141, 201}
-  if count == 2:
-    assert places[0].stop == 101  # as near as can be to 100.5
-  with pytest.raises(ValueError, match='5 slices of 4 variables'):
-    slice_update.places(201, 5, sizes)
-
-
 def test_more_shards_than_parameters_are_refused():
   with pytest.raises(ValueError, match='Use fewer shards'):
     slice_update.places(3, 4)

@@ -71,7 +71,6 @@ SYSTEMS = {
   'gossip': (
     'gala_a2c:cartpole',
     '--config.run.steps_per_agent=40_000',
-    '--config.gossip.carrier=rpc',  # the default is for one host
   ),
 }
 

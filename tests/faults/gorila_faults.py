@@ -74,14 +74,8 @@ class DelayedExchange(shard_exchange.ServerExchange):
   """
 
   def __init__(self, config, places, learner, shards, budget=None):
-    super().__init__(config, places, learner, shards, budget)
-    self._shards = self._server = _DelayedShards(
-      shards,
-      places,
-      learner,
-      config.all_shards_required,
-      config.consistent_pull,
-    )
+    super().__init__(config, places, learner, shards)
+    self._shards = self._server = _DelayedShards(shards, places, learner)
 
   def metrics(self):
     return {
@@ -98,7 +92,7 @@ class FaultyExchange(shard_exchange.ServerExchange):
   """
 
   def __init__(self, config, places, learner, shards, budget):
-    super().__init__(config, places, learner, shards, budget)
+    super().__init__(config, places, learner, shards)
     self._begin_at = budget // (2 * config.num_learners)  # of its own steps
     self._coming = collections.deque()  # of this call: whether a batch is wrong
     self._wrong = self._wrong_discarded = self._onset_discarded = 0
@@ -163,9 +157,8 @@ class _OneFault:
       )
     program = parameter_server.build(experiment, config)
     options = program.groups['learner'][LEARNER]._kwargs
-    made = options['exchange']
     options['exchange'] = functools.partial(
-      cls.exchange, *made.args, **made.keywords
+      cls.exchange, *options['exchange'].args, budget=experiment.total_steps
     )
     return program
 

@@ -30,7 +30,8 @@ class Recorder(service.Gossip):
   """
 
   def __init__(self, graph, index, *args, run_dir, **options):
-    super().__init__(graph, index, *args, **options)
+    # A busy machine must not let a worker pass for dead.
+    super().__init__(graph, index, *args, patience_s=100.0, **options)
     self._path = path(run_dir, index)
     self._recorded = []
 
@@ -39,9 +40,9 @@ class Recorder(service.Gossip):
     self._learner = worker.learner
 
   def sync(self):
-    before, own = self.state(), self._learner.parameters()
+    before, own = self.gossip_state(-1), self._learner.parameters()
     moved = super().sync()
-    after = self.state()
+    after = self.gossip_state(-1)
     if after.iteration > before.iteration:
       step = np.linalg.norm(own - before.theta)
       self._recorded.append((after.iteration, after.theta[0], step))
@@ -59,13 +60,14 @@ class RecordedGossip:
   SECTION = gossip.SECTION
   Config = gossip.Config
   members = staticmethod(gossip.members)
+  exchange: type = Recorder
 
-  @staticmethod
-  def build(experiment, config):
+  @classmethod
+  def build(cls, experiment, config):
     program = gossip.build(experiment, config)
     for node in program.groups['worker']:
       made = node._kwargs['exchange']
       node._kwargs['exchange'] = functools.partial(
-        Recorder, *made.args, run_dir=experiment.run_dir, **made.keywords
+        cls.exchange, *made.args, run_dir=experiment.run_dir, **made.keywords
       )
     return program

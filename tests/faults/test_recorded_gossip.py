@@ -4,30 +4,29 @@ Assran et al. 2019: agents stay within an epsilon ball of their mean. With W the
 mixing matrix, n workers and U the longest step of any of them
 
     ||theta_i - mean|| <= D <= beta / (1 - beta) * sqrt(n) * U
+
+where beta, the second largest singular value of W, is the share of a deviation
+from the mean that mixing leaves.
 """
 
 import numpy as np
 import pytest
 
-from agents.exchange import mixing
 from run_records import run_directory
 from tests.faults import recorded_gossip
 
 WORKERS, STEPS, ROLLOUT = 4, 6000, 20  # steps of a worker, of an iteration
-GRAPH = mixing.Graph('ring', WORKERS)
+RING = (np.eye(WORKERS) + np.roll(np.eye(WORKERS), -1, 1)) / 2  # W
 SMALL_BALL = 0.1  # of the norm of the mean
 
 
-@pytest.fixture(scope='module', params=['shared_memory', 'rpc'])
-def run(request, start_run):
+@pytest.fixture(scope='module')
+def run(start_run):
   started = start_run(
     'gala_a2c:cartpole',
     f'--topology={recorded_gossip.__name__}:RecordedGossip',
     f'--config.gossip.num_learners={WORKERS}',
-    f'--config.gossip.carrier={request.param}',
     '--config.gossip.tau=0',
-    # A busy machine must not let a worker pass for dead.
-    '--config.gossip.lock_timeout_s=100',
     f'--config.run.steps_per_agent={STEPS}',
     '--config.run.eval_episodes=2',
     '--config.run.evaluations=2',
@@ -62,13 +61,8 @@ def recorded(run):
   return theta.astype(float), max(file['step'].max() for file in files)
 
 
-def test_every_row_of_the_metrics_is_within_its_bound(rows):
-  assert any(row['distance_to_mean'] > 0 for row in rows)
-  for row in rows:
-    assert row['distance_to_mean'] <= row['distance_bound'], row
-
-
 def test_every_row_of_the_metrics_is_within_a_tenth_of_the_mean(rows):
+  assert any(row['distance_to_mean'] > 0 for row in rows)
   for row in rows:
     assert row['distance_to_mean'] < SMALL_BALL * row['mean_norm'], row
 
@@ -77,18 +71,11 @@ def test_no_worker_ever_leaves_the_ball(recorded):
   theta, longest = recorded
   mean = theta.mean(axis=1)
   distance = np.linalg.norm(theta - mean[:, None], axis=2).max(axis=1)
-  bound = mixing.bound_factor(GRAPH) * np.sqrt(WORKERS) * longest
+  beta = np.linalg.svd(RING, compute_uv=False)[1]
+  bound = beta / (1 - beta) * np.sqrt(WORKERS) * longest
   print(
     f'largest distance {distance.max():.4f}, bound {bound:.4f}, largest share '
     f'of the mean {(distance / np.linalg.norm(mean, axis=1)).max():.4f}'
   )
   assert 0 < distance.max() <= bound
   assert (distance < SMALL_BALL * np.linalg.norm(mean, axis=1)).all()
-
-
-def test_the_bound_of_the_metrics_is_that_of_the_longest_step(rows, recorded):
-  _, longest = recorded
-  bound = mixing.bound_factor(GRAPH) * np.sqrt(WORKERS) * longest
-  last = {row['node']: row['distance_bound'] for row in rows}
-  # What a worker last heard may be older than the longest step.
-  assert all(0 < said <= bound * 1.0001 for said in last.values()), last

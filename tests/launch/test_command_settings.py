@@ -122,14 +122,6 @@ OTHERS = {
     ['pso_dqn', '--config.swarm.pull_every=minibatch'],
     'swarm.pull_every would change nothing here',
   ),
-  'others that are waited for too long': (
-    [
-      'a3c',
-      '--config.server.synchronous=True',
-      '--config.server.sync_timeout_s=1000',
-    ],
-    'at most 250 seconds',
-  ),
   'updates in a call of an agent that says them': (
     ['ppo', '--config.run.updates_per_call=4'],
     'run.updates_per_call would change nothing here: ppo makes 80',

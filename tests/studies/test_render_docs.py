@@ -125,7 +125,7 @@ def _wrong(cell: str) -> list[str]:
       if path is None:
         wrong.append(name)
     elif re.fullmatch(r'[A-Za-z_]\w*\.\w+', name):
-      if not any(name in _defined(p) for p in agents):
+      if not any(name in _defined(p) for p in (*agents, path) if p):
         wrong.append(name)
     elif path is not None and name not in _defined(path):
       wrong.append(f'{path.name} {name}')

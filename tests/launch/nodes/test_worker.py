@@ -214,19 +214,6 @@ def test_what_a_worker_did_before_it_was_stopped_is_counted(
   assert totals['actor_steps'] == 2 * worker.steps
 
 
-def test_a_worker_whose_updates_another_counts_saves_them_itself(
-  recorder, run_worker, make_counter, tmp_path
-):
-  experiment = experiments.make(experiments.COUNTING, run_dir=str(tmp_path))
-  counter = make_counter(None, experiments.budget(experiment))
-  worker = run_worker(experiment, counter, counts=False)
-  totals = counter.totals()
-  assert worker.learner.updates > 0
-  assert not totals.get('learner_steps')
-  assert totals['samples'] == 2 * 4 * worker.learner.updates
-  assert (tmp_path / 'checkpoints' / 'worker-0.npz').exists()
-
-
 def test_a_stop_is_heard_between_two_steps_of_slow_environments(
   recorder, make_worker, make_counter, tmp_path
 ):

@@ -3,14 +3,13 @@
 import threading
 import time
 import types
+from unittest import mock
 
 import numpy as np
 
-from agents import optimizers
 from agents import parameters
-from agents.exchange import mix
-from agents.exchange import mixing
-from launch.services import gossip_rpc
+from launch import rpc
+from launch.services import gossip
 
 SIZE = 6
 
@@ -21,17 +20,8 @@ class Learner:
   def __init__(self, value):
     self.theta = np.full((1, SIZE), value, np.float32)
     self.agent = types.SimpleNamespace(
-      optimizer=optimizers.RMSProp(),
-      layout=parameters.Layout([('w', (SIZE,))]),
-      maxima=(),
+      layout=parameters.Layout([('w', (SIZE,))]), maxima=()
     )
-    self.slots = np.zeros((1, SIZE), np.float32)
-
-  def save(self):
-    return {'theta': self.theta.copy(), 'slot_0': self.slots}
-
-  def restore(self, arrays):
-    self.theta, self.slots = arrays['theta'], arrays['slot_0']
 
   def parameters(self):
     return self.theta.copy()
@@ -44,7 +34,7 @@ class Worker:
   """A worker whose update is a number that it adds."""
 
   def __init__(self, exchange, value=0.0, step=0.0, again=False):
-    self.exchange, self._step = exchange, step
+    self.exchange, self.step = exchange, step
     self.learner = Learner(value)
     self.steps = self.iterations = 0
     self.stopped = False
@@ -60,7 +50,7 @@ class Worker:
     return self.stopped
 
   def iterate(self):
-    self.learner.theta += self._step
+    self.learner.theta += self.step
     self.steps += 10
     self.iterations += 1
     self.look()
@@ -73,66 +63,100 @@ class Worker:
     return float(self.learner.theta[0, 0])
 
 
-class Direct(gossip_rpc.RpcCarrier):
-  """A carrier without a wire: `all_of_them[i]` is the inbox of worker i."""
+def theta(value):
+  return np.full((1, SIZE), value, np.float32)
 
-  def __init__(self, own, all_of_them):
-    super().__init__(own, {})
-    self.own, self.all, self.cut = own, all_of_them, False
 
-  def start(self, shape):
+class Client:
+  """Stands for the client of a worker.
+
+  Attributes:
+    exchange: of the worker; None: it is away.
+    got: (sender, message) of each call that it answered.
+    state: what it answers to who asks for it; None: what its exchange says.
+  """
+
+  def __init__(self, exchange=None, state=None):
+    self.exchange, self.state = exchange, state
+    self.got = []
+
+  def with_deadline(self, timeout_s):
+    del timeout_s
+    return self
+
+  def push_message(self, sender, *message):
+    if self.exchange is None:
+      raise rpc.Unavailable('nowhere', 'push_message', False, 'away')
+    self.got.append((sender, gossip.Message(*message)))
+    self.exchange.push_message(sender, *message)
+
+  def gossip_state(self, asker):
+    if self.state is not None:
+      return self.state
+    if self.exchange is None:
+      raise rpc.Unavailable('nowhere', 'gossip_state', False, 'away')
+    return self.exchange.gossip_state(asker)
+
+
+class Direct:
+  """A `gossip.Sender` without a thread: what is sent arrives at once."""
+
+  fault = None
+
+  def __init__(self, own, client):
+    self._own, self._client = own, client
+
+  def put(self, message):
+    try:
+      self._client.push_message(self._own, *message)
+    except rpc.Unavailable:
+      pass
+
+  def start(self):
     pass
-
-  def send(self, receivers, message):
-    for receiver in receivers:
-      if not self.cut:
-        self.all[receiver].receive(self.own, message)
 
   def close(self):
     pass
 
 
+def make_exchange(graph, index, clients, **options):
+  """An exchange whose messages arrive at once."""
+  with mock.patch.object(gossip, 'Sender', Direct):
+    return gossip.Gossip(
+      graph, index, {j: clients[j] for j in graph.neighbours(index)}, **options
+    )
+
+
 def make_workers(graph, values=None, step=0.0, **options):
-  """(workers, their carriers), one of each for each node of the graph."""
-  carriers = []
-  carriers.extend(Direct(i, carriers) for i in range(graph.size))
+  """(workers that have begun, their clients), for each node of the graph."""
+  clients = [Client() for _ in range(graph.size)]
+  for i, client in enumerate(clients):
+    client.exchange = make_exchange(graph, i, clients, **options)
   values = [0.0] * graph.size if values is None else values
   workers = [
-    Worker(mix.Mix(graph, i, carriers[i], **options), values[i], step)
-    for i in range(graph.size)
+    Worker(client.exchange, value, step)
+    for client, value in zip(clients, values)
   ]
-  for worker in workers:
-    worker.begin()
-  return workers, carriers
+  together([worker.begin for worker in workers])
+  return workers, clients
 
 
 def metrics(worker):
   return worker.exchange.metrics()
 
 
-def run_all(workers, iterations, pauses):
-  """All at once, each with its pause; what each sees of its neighbours."""
-  leads, errors = [], []
+def together(calls):
+  """Makes calls in threads of their own, and waits for all."""
+  errors = []
 
-  def run(i):
-    worker, graph = workers[i], mixing.Graph('ring', len(workers))
-    rng = np.random.default_rng(i)
-
-    def look():
-      for j in graph.all_sources(i):
-        leads.append(worker.iterations - workers[j].iterations)
-
-    worker.look = look
+  def run(call):
     try:
-      for _ in range(iterations):
-        time.sleep(pauses[i] * rng.uniform())
-        worker.iterate()
+      call()
     except Exception as e:
       errors.append(e)
-    worker.exchange.ended()
 
   threads = [
-    threading.Thread(target=run, args=(i,)) for i in range(len(workers))
+    threading.Thread(target=run, args=(call,), daemon=True) for call in calls
   ]
   for thread in threads:
     thread.start()
@@ -140,4 +164,24 @@ def run_all(workers, iterations, pauses):
     thread.join(timeout=60)
     assert not thread.is_alive()
   assert not errors, errors
+
+
+def run_all(workers, iterations, pauses):
+  """All at once, each with its pause; what each sees of its neighbours."""
+  leads, graph = [], gossip.Graph('ring', len(workers))
+
+  def run(i):
+    worker, rng = workers[i], np.random.default_rng(i)
+
+    def look():
+      for j in graph.all_sources(i):
+        leads.append(worker.iterations - workers[j].iterations)
+
+    worker.look = look
+    for _ in range(iterations):
+      time.sleep(pauses[i] * rng.uniform())
+      worker.iterate()
+    worker.exchange.ended()
+
+  together([lambda i=i: run(i) for i in range(len(workers))])
   return max(leads)

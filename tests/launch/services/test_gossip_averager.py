@@ -1,4 +1,4 @@
-"""Means over all gossiping workers: rounds, who is late, second moments."""
+"""Means over all gossiping workers: rounds, and who is late."""
 
 import threading
 import time
@@ -6,13 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from agents import optimizers
-from agents import parameters
-from agents.exchange import mix
-from agents.exchange import mixing
 from launch import rpc
+from launch.services import gossip
 from launch.services import gossip_averager
-from launch.services import gossip_rpc
 from tests.launch.services import gossip_workers as played
 
 SIZE = played.SIZE
@@ -93,49 +89,66 @@ def test_who_is_refused_a_mean_is_not_waited_for():
 class _Averager:
   """Stands for the client of an averager that is dead, or never has a mean."""
 
-  def __init__(self, dead):
-    self.dead, self.asked = dead, 0
+  def __init__(self, dead=False):
+    self.dead, self.asked = dead, []
 
   def with_deadline(self, timeout_s):
     del timeout_s
     return self
 
-  def average(self, *part):
-    del part
-    self.asked += 1
+  def meet(self, *worker):
+    if self.dead:
+      raise rpc.Unavailable('nowhere', 'meet', False, 'dead')
+
+  leave = meet
+
+  def average(self, worker, number, steps, theta):
+    self.asked.append((number, steps))
     if self.dead:
       raise rpc.Unavailable('nowhere', 'average', False, 'dead')
     time.sleep(0.01)
     return False, None
 
-  leave = average
+
+class _Mean(_Averager):
+  """One whose first mean is 8, and whose second one has been missed."""
+
+  def average(self, worker, number, steps, theta):
+    self.asked.append((number, steps))
+    return True, played.theta(8.0) if number == 1 else None
 
 
-def _of_two(average):
-  """The exchange of the first of two, and what reaches the other."""
-  carriers = [None, gossip_rpc.RpcCarrier(1, {})]
-  carriers[0] = played.Direct(0, carriers)
-  ring = mixing.Graph('ring', 2)
-  exchange = mix.Mix(
-    ring, 0, carriers[0], tau=None, avg_period=2, average=average
+def _of_two(averager, step=0.0, **options):
+  """The first of two, with an averager, and the client of the other."""
+  ring, clients = gossip.Graph('ring', 2), [played.Client(), played.Client()]
+  clients[1].exchange = played.make_exchange(ring, 1, clients)
+  exchange = played.make_exchange(
+    ring, 0, clients, averager=averager, tau=None, avg_period=2, **options
   )
-  return exchange, carriers[1]
+  exchange.push_message(1, 0)
+  return played.Worker(exchange, 1.0, step), clients[1]
 
 
 @pytest.mark.parametrize('dead', [True, False])
 def test_without_an_averager_that_answers_gossip_goes_on(dead):
-  averager = _Averager(dead)
-  exchange, neighbour = _of_two(
-    gossip_averager.Averaging(0, averager, timeout_s=0.3)
-  )
-  worker = played.Worker(exchange, 1.0, step=1.0).begin()
+  averager = _Averager()
+  worker, neighbour = _of_two(averager, step=1.0, patience_s=0.3)
+  worker.begin()
+  averager.dead = dead
   for _ in range(4):
     worker.iterate()
   worker.exchange.ended()
   assert worker.value == 5.0
-  assert neighbour.newest(0).iteration == 4
+  assert neighbour.got[-2][1].iteration == 4
   assert played.metrics(worker)['averages'] == 0
-  assert averager.asked == 3 if dead else averager.asked > 3
+  numbers = [number for number, _ in averager.asked]
+  assert numbers == [1, 2] if dead else len(numbers) > 2
+
+
+def test_an_averager_that_is_never_reached_ends_the_worker():
+  worker, _ = _of_two(_Averager(dead=True), first_patience_s=0.1)
+  with pytest.raises(rpc.Unavailable):
+    worker.begin()
 
 
 def test_who_has_left_is_not_waited_for():
@@ -145,105 +158,31 @@ def test_who_has_left_is_not_waited_for():
 
 
 def test_a_worker_takes_the_mean_every_period_or_goes_on_without_it():
-  answers = [np.full((1, SIZE), 8.0, np.float32), None]
-
-  class Average:
-    asked = []
-
-    def __call__(self, number, steps, theta, over):
-      self.asked.append((number, steps))
-      return answers[number - 1]
-
-    def leave(self):
-      pass
-
-  exchange, _ = _of_two(Average())
-  worker = played.Worker(exchange, 1.0).begin()
+  averager = _Mean()
+  worker, _ = _of_two(averager)
+  worker.begin()
   values = []
   for _ in range(4):
     worker.iterate()
     values.append(worker.value)
   assert values == [1.0, 8.0, 8.0, 8.0]
-  assert Average.asked == [(1, 20), (2, 20)]
+  assert averager.asked == [(1, 20), (2, 20)]
   assert played.metrics(worker)['averages'] == 1
 
 
-def test_second_moments_are_averaged_with_the_parameters():
-  averager = gossip_averager.Averager(2, timeout_s=10)
+def test_steps_without_a_mean_count_in_the_next_one():
+  class Late(_Averager):
+    def average(self, worker, number, steps, theta):
+      self.asked.append((number, steps))
+      return True, None if number == 1 else theta
 
-  class Average:
-    def __init__(self, worker):
-      self.worker = worker
-
-    def __call__(self, number, steps, theta, over):
-      assert theta.shape == (1, 2 * SIZE)
-      closed, mean = False, None
-      while not closed:
-        closed, mean = averager.average(self.worker, number, steps, theta)
-      return mean
-
-    def leave(self):
-      pass
-
-  graph, carriers = mixing.Graph('ring', 2), []
-  carriers.extend(played.Direct(i, carriers) for i in range(2))
-  workers = [
-    played.Worker(
-      mix.Mix(
-        graph,
-        i,
-        carriers[i],
-        tau=None,
-        avg_period=1,
-        average=Average(i),
-        average_moments=True,
-      ),
-      2.0 * i,
-    ).begin()
-    for i in range(2)
-  ]
-  for i, worker in enumerate(workers):
-    worker.learner.slots = np.full((1, SIZE), 10.0 * i, np.float32)
-  played.run_all(workers, 1, [0.0, 0.0])
-  for worker in workers:
-    assert worker.learner.slots.tolist() == [[5.0] * SIZE]
-
-
-def test_an_optimizer_without_second_moments_is_refused():
-  learner = played.Learner(0.0)
-  learner.agent.optimizer = optimizers.Momentum(0.9)
-  exchange = mix.Mix(
-    mixing.Graph('ring', 2), 0, played.Direct(0, []), average_moments=True
-  )
-  with pytest.raises(ValueError, match='Momentum has no second moments'):
-    exchange.setup(learner, 0)
-
-
-def test_the_mean_of_workers_is_of_those_that_answer():
-  layout = parameters.Layout([('w', (SIZE,))])
-
-  class Client:
-    def __init__(self, value):
-      self.value, self.last = value, True
-
-    def get_parameters(self, have_version):
-      assert have_version == -1
-      if self.value is None:
-        raise rpc.Unavailable('nowhere', 'get_parameters', False, 'dead')
-      theta = np.full(SIZE, self.value, np.float32)
-      encoded = parameters.encode(layout, int(self.value), theta)
-      return {'version': int(self.value), 'theta': encoded, 'last': self.last}
-
-  clients = [Client(1.0), Client(None), Client(4.0)]
-  clients[2].last = False
-  mean = gossip_averager.Mean(clients, layout)
-  found = mean.get_parameters(-1)
-  assert found['version'] == 1
-  theta = parameters.decode(layout, found['theta'])[1]
-  assert theta.tolist() == [2.5] * SIZE
-  assert not found['last']
-  assert mean.get_parameters(1)['theta'] is None
-  clients[2].last = True
-  assert mean.get_parameters(1)['last']
-  with pytest.raises(rpc.Unavailable):
-    gossip_averager.Mean(clients[1:2], layout).get_parameters(-1)
+  averager = Late()
+  worker, _ = _of_two(averager)
+  worker.steps = 40  # of a resumed run
+  worker.begin()
+  for steps in (140, 340, 340, 390):  # the first mean came too late
+    worker.steps = steps - 20
+    worker.iterate()
+    worker.iterate()
+  # Of no steps at all one, not 0.
+  assert averager.asked == [(1, 100), (2, 300), (3, 1), (4, 50)]

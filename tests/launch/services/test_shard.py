@@ -1,5 +1,6 @@
 """Shards and their learners, as threads that share no variable."""
 
+import dataclasses
 import functools
 import threading
 import time
@@ -8,11 +9,11 @@ import types
 import numpy as np
 import pytest
 
-from agents import parameters
+from agents import dqn
+from agents import ppo
 from agents.exchange import base as exchange_base
 from agents.exchange import local as local_exchange
 from agents.exchange import remote_apply
-from launch import rpc
 from launch.services import shard as shard_lib
 from launch.services import shard_exchange
 from tests.launch.services import shard_cases as cases
@@ -29,9 +30,7 @@ def test_one_learner_and_its_shards_are_the_plain_loop_however_many():
   assert np.abs(alone.parameters() - before).max() > 0.05
   found = {}
   for num_shards in (1, 4):
-    config = cases.make_config(
-      num_shards=num_shards, consistent_pull=num_shards > 1
-    )
+    config = cases.make_config(num_shards=num_shards)
     apart, exchange = cases.remote(config, cases.make_shards(config))
     np.testing.assert_array_equal(apart.parameters(), before)
     for seed in range(CALLS):
@@ -46,22 +45,6 @@ def test_one_learner_and_its_shards_are_the_plain_loop_however_many():
     assert numbers['gradients_rejected'] == numbers['mixed_pulls'] == 0
     found[num_shards] = apart.parameters()
   np.testing.assert_allclose(found[1], found[4], rtol=0, atol=1e-6)
-
-
-def test_versions_that_never_fit_are_said_once(monkeypatch, caplog):
-  monkeypatch.setattr(shard_exchange, '_CONSISTENT_S', 0.01)
-  config = cases.make_config(num_shards=2, consistent_pull=True)
-  shards = cases.make_shards(config)
-  made, exchange = cases.remote(config, shards)
-  made.step(cases.packed(0))
-  assert exchange.metrics()['mixed_pulls'] == 0
-  # What a shard that is started again has lost, the other way round.
-  gradient = np.zeros_like(shards[0].shard.pull().theta)
-  shards[0].shard.push(1, 'x-1', UPDATES, gradient, (), 0)
-  made.step(cases.packed(1))
-  assert exchange.metrics()['mixed_pulls'] == UPDATES
-  assert caplog.text.count('leave server.consistent_pull out') == 1
-  assert f'versions {[UPDATES + 2, UPDATES + 1]} after' in caplog.text
 
 
 def test_a_learner_that_lags_is_rejected_and_the_others_go_on():
@@ -124,17 +107,6 @@ def test_a_minute_of_rejections_is_said_with_the_counters(caplog):
   assert said_after(30) == 2  # one was accepted since
 
 
-def test_slices_by_variable_are_one_shard_too():
-  found = []
-  for changes in ({}, {'num_shards': 3, 'slices': 'variables'}):
-    config = cases.make_config(**changes)
-    made, _ = cases.remote(config, cases.make_shards(config))
-    for seed in range(20):
-      made.step(cases.packed(seed))
-    found.append(made.parameters())
-  np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
-
-
 def test_a_filter_of_losses_survives_its_learner():
   config = cases.make_config(outlier_sigmas=4.0)
   shards = cases.make_shards(config)
@@ -186,50 +158,6 @@ def test_a_shard_that_is_away_is_waited_for(caplog, monkeypatch):
   assert 'Shard 1 is back' in caplog.text
 
 
-def test_or_the_others_move_without_it(caplog):
-  config = cases.make_config(num_shards=2, all_shards_required=False)
-  shards = cases.make_shards(config)
-  made, _ = cases.remote(config, shards)
-  before = made.parameters()[0]
-  shards[1].shard = None
-  made.step(cases.packed(0))
-  after = made.parameters()[0]
-  half = -(-before.size // 2)
-  assert (after[:half] != before[:half]).any()
-  np.testing.assert_array_equal(after[half:], before[half:])
-  assert caplog.text.count('Learning without shard 1') == 1
-
-
-def test_a_shard_that_is_left_out_is_not_waited_for_again_and_again(
-  tmp_path, monkeypatch
-):
-  monkeypatch.setattr(shard_exchange, '_AWAY_S', 0.0)
-  deadlines = []
-  call = rpc.Client._connect
-
-  def connect(client, method, deadline):
-    deadlines.append(client.timeout_s)
-    return call(client, method, deadline)
-
-  monkeypatch.setattr(rpc.Client, '_connect', connect)
-  config = cases.make_config(num_shards=2, all_shards_required=False)
-  shards = cases.make_shards(config)
-  made, exchange = cases.remote(config, shards)
-  gone = rpc.Client(f'unix:{tmp_path}/nobody')
-  group = exchange._shards
-  group._shards[1] = gone.with_deadline(1.0)
-  group._probes[1] = gone.with_deadline(0.1)
-  made.step(cases.packed(0))
-  made.step(cases.packed(1))
-  # The first call has its deadline, and is not repeated.
-  assert deadlines.count(1.0) == 1 and deadlines.count(0.1) > 1
-  # One that is there again is used again.
-  group._shards[1] = group._probes[1] = shards[1]
-  before = shards[1].shard.numbers()['version']
-  made.step(cases.packed(2))
-  assert shards[1].shard.numbers()['version'] > before
-
-
 def test_a_wait_ends_with_the_run():
   config = cases.make_config()
   shards = cases.make_shards(config)
@@ -262,11 +190,10 @@ def test_a_shard_goes_on_from_its_checkpoint(tmp_path):
   assert shards[0].shard.numbers()['version'] == 2 * UPDATES - 1
 
 
-@pytest.mark.parametrize('synchronous', [False, True])
 def test_a_gradient_of_updates_that_a_restart_lost_is_not_taken_for_a_new_one(
-  tmp_path, synchronous
+  tmp_path,
 ):
-  config = cases.make_config(synchronous=synchronous)
+  config = cases.make_config()
   make = functools.partial(
     shard_lib.Shard, cases.make_experiment(str(tmp_path)), config, 0
   )
@@ -312,9 +239,8 @@ def test_a_learner_takes_what_shards_have_once_that_is_finite(monkeypatch):
   assert exchange.replacement(0) is None
 
 
-@pytest.mark.parametrize('synchronous', [False, True])
-def test_a_call_that_a_newer_one_has_overtaken_is_not_applied(synchronous):
-  (client,) = cases.make_shards(cases.make_config(synchronous=synchronous))
+def test_a_call_that_a_newer_one_has_overtaken_is_not_applied():
+  (client,) = cases.make_shards(cases.make_config())
   shard = client.shard
   gradient = np.ones_like(shard.pull().theta)
   for number in (9, 10):
@@ -346,15 +272,72 @@ def test_steps_of_all_learners_are_added_up():
   assert reply.steps == 180
 
 
-def test_a_reader_has_the_parameters_of_all_shards():
-  config = cases.make_config(num_shards=3)
+def test_rates_fall_by_the_updates_that_a_restarted_shard_has_made(tmp_path):
+  agent = dqn.DQN(
+    dqn.Config(hidden_sizes=(4,), optimizer='sgd', anneal_updates=40),
+    cases.SPEC,
+  )
+  experiment = dataclasses.replace(
+    cases.make_experiment(str(tmp_path)), make_agent=lambda: agent
+  )
+
+  def push(shard, number):
+    gradient = np.ones_like(shard.pull().theta)
+    shard.push(0, f'a-{number}', number, gradient, (), 0)
+
+  shard = shard_lib.Shard(experiment, cases.make_config(), 0)
+  for number in range(20):
+    push(shard, number)
+  stop = threading.Event()
+  stop.set()
+  shard.run(stop)  # which saves
+  # A resumed run may have more learners.
+  again = shard_lib.Shard(experiment, cases.make_config(num_learners=5), 0)
+  before = again.pull()
+  assert (before.version, before.scheduled) == (20, 20)
+  push(again, 20)
+  # Half of 40 were made: half the rate.
+  moved = before.theta - again.pull().theta
+  np.testing.assert_allclose(moved, agent.learning_rate / 2, rtol=1e-4)
+
+
+def test_rates_fall_by_environment_steps_also_of_updates_that_are_stopped():
+  config = ppo.Config(
+    hidden_sizes=(4,),
+    rollout_steps=128,
+    unroll_length=16,
+    batch_size=32,
+    epochs=2,
+    anneal_env_steps=1280,
+  )
+  agent = ppo.PPO(config, cases.SPEC)
+  assert agent.updates_per_call == 8
+  experiment = dataclasses.replace(
+    cases.make_experiment(), make_agent=lambda: agent
+  )
+  shard = shard_lib.Shard(experiment, cases.make_config(), 0)
+  factor = shard._slice._factor
+  for rollout in range(10):
+    for update in range(8):
+      steps = 128 * (rollout + 1)
+      gradient = np.ones_like(shard.pull().theta) if update < 2 else None
+      number = 8 * rollout + update
+      shard.push(0, f'a-{number}', shard.pull().version, gradient, (), steps)
+      at = shard._scheduled(1)
+      assert factor(at) == pytest.approx(1 - rollout / 10)
+  assert shard.pull().version == 20
+
+
+def test_what_the_others_learn_is_served_by_one_that_has_ended():
+  config = cases.make_config(num_learners=2)
   shards = cases.make_shards(config)
-  made, _ = cases.remote(config, shards)
-  made.step(cases.packed(0))
-  layout = made.agent.layout
-  reader = shard_exchange.Reader(shards, layout)
-  found = reader.get_parameters(-1)
-  assert found['version'] == UPDATES
-  _, theta = parameters.decode(layout, found['theta'])
-  np.testing.assert_array_equal(theta, made.parameters()[0])
-  assert reader.get_parameters(UPDATES)['theta'] is None
+  first, exchange = cases.remote(config, shards, 0)
+  other, _ = cases.remote(config, shards, 1)
+  other.step(cases.packed(0))
+  assert not exchange.sync()  # its next gradient brings what there is
+  exchange.ended()
+  assert exchange.sync()
+  np.testing.assert_array_equal(first.parameters(), other.parameters())
+  shards[0].shard._slice.theta[3] = np.nan
+  assert not exchange.sync()
+  np.testing.assert_array_equal(first.parameters(), other.parameters())

@@ -114,28 +114,3 @@ def test_a_running_mean_is_of_what_all_learners_have_seen():
       )
   assert known[0] == pytest.approx(5.0, abs=0.1)
   assert known[1] == pytest.approx(5.0, abs=0.1)
-
-
-def test_synchronous_learners_get_the_same_statistics():
-  config = cases.make_config(
-    num_learners=2, synchronous=True, sync_timeout_s=200.0
-  )
-  (client,) = cases.make_shards(config)
-  found = {}
-
-  def learn(index):
-    values = [float(index), 1.0]
-    found[index] = _push_statistics(client.shard, index, 'a', 0, values)
-
-  threads = [
-    threading.Thread(target=learn, args=(i,), daemon=True) for i in range(2)
-  ]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join(60)
-  assert found == {0: [0.5, 1.0], 1: [0.5, 1.0]}
-  # The other comes no more.
-  shard = client.shard
-  shard._config = dataclasses.replace(shard._config, sync_timeout_s=0.01)
-  assert _push_statistics(shard, 0, 'b', 0, [7.0, 8.0]) == [7.0, 8.0]

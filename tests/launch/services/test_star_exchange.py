@@ -331,6 +331,32 @@ def test_a_node_that_is_started_again_takes_theta_star_for_all(
   np.testing.assert_array_equal(worker.theta, [theta_star] * MEMBERS)
 
 
+def test_an_error_in_the_thread_of_the_client_ends_the_node(server):
+  asked = []
+
+  def get_star(version):
+    asked.append(version)
+    if len(asked) > 1:
+      raise ValueError('This is a mistake in the code.')
+    return server.get_star(version)
+
+  made = star_exchange.StarExchange(
+    explorers.Config(),
+    LAYOUT,
+    MEMBERS,
+    1,
+    server=types.SimpleNamespace(get_star=get_star),
+  )
+  made.initial(np.zeros((MEMBERS, 2), np.float32), False)
+  made.begin(types.SimpleNamespace(steps=0))
+  until = time.monotonic() + 60
+  with pytest.raises(ValueError, match='mistake'):
+    while time.monotonic() < until:
+      made.sync()
+      time.sleep(0.01)
+  made.close()
+
+
 def _offering(updates, star=None, again=False, **swarm):
   """An exchange in a worker made up, and the list of what it offers."""
   _, exchange, _, _ = _explorers(**swarm)
@@ -338,6 +364,7 @@ def _offering(updates, star=None, again=False, **swarm):
   made = exchange(server=None)
   made._client = types.SimpleNamespace(
     star=star,
+    fault=None,
     start=lambda should_stop: star,
     offer=lambda theta, *rest: offered.append(rest),
   )
