@@ -164,11 +164,15 @@ class PPO(unroll_agent.UnrollActorCritic):
     )
 
   def estimate(
-    self, variables: Sequence[tf.Tensor], batch: blocks.Block
+    self,
+    variables: Sequence[tf.Tensor],
+    batch: blocks.Block,
+    joined: int = 1,
   ) -> rollouts.Estimates:
     """Advantages, returns and statistics of blocks [b, ...].
 
-    A sequence whose behaviour is not finite is left out as a whole.
+    Of the blocks, `joined` at a time follow one another: a trace goes on from
+    one to the next. A sequence whose behaviour is not finite is left out as a whole.
     """
     config, major = self.config, unroll_network.time_major
     last = major(batch.last)
@@ -179,14 +183,20 @@ class PPO(unroll_agent.UnrollActorCritic):
     truncated = last & (discount > 0) & valid
     unrolled = self.unroll(variables, batch, truncated)
     values = unrolled.values
-    found = gae.gae(
+    steps = (
       config.reward_scale * major(batch.reward),
       config.gamma * discount,
       last,
       values[:-1],
       vtrace.successor_values(values, unrolled.final_values, truncated),
-      config.gae_lambda,
       valid,
+    )
+    *each, whole = (rollouts.joined(x, joined, batch) for x in steps)
+    found = gae.GAE(
+      *(
+        rollouts.parted(x, joined, batch)
+        for x in gae.gae(*each, config.gae_lambda, whole)
+      )
     )
     mask = tf.cast(valid, tf.float32)
     log_pi = self.head.log_prob(unrolled.policy, self.actions(batch))
