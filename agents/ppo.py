@@ -172,7 +172,8 @@ class PPO(unroll_agent.UnrollActorCritic):
     """Advantages, returns and statistics of blocks [b, ...].
 
     Of the blocks, `joined` at a time follow one another: a trace goes on from
-    one to the next. A sequence whose behaviour is not finite is left out as a whole.
+    one to the next. A sequence whose behaviour is not finite is left out as a
+    whole.
     """
     config, major = self.config, unroll_network.time_major
     last = major(batch.last)

@@ -42,7 +42,7 @@ class BlockAdder:
     """Makes an adder with an empty item.
 
     Args:
-      client, table: where to write; the signature is `layout.signature(joined)`.
+      client, table: where to write, with `layout.signature(joined)`.
       joined: successive blocks in an item.
       options: see `writer.WriteOptions`; start from `OPTIONS`.
       writer: takes the items instead of the table, as an `ItemWriter` does. It
@@ -68,7 +68,9 @@ class BlockAdder:
     self._known: list[Any] = []  # shapes and dtypes known to fit
     if writer is None:
       assert client is not None, 'without a writer it needs a server'
-      writer = writer_lib.ItemWriter(client, table, layout.signature(joined), options)
+      writer = writer_lib.ItemWriter(
+        client, table, layout.signature(joined), options
+      )
     self._writer = writer
 
   @property

@@ -227,7 +227,7 @@ class Rollouts:
 
 
 def joined(x: tf.Tensor, number: int, batch: blocks.Block) -> tf.Tensor:
-  """[T, B] of blocks [b, ...] to [number * T, B / number], one after another."""
+  """[T, B] of blocks [b, ...] to [number * T, B / number], in order of time."""
   if number == 1:
     return x
   num_steps, num_envs = batch.reward.shape[1:]

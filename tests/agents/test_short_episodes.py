@@ -142,9 +142,7 @@ def test_unrolls_of_one_length_or_another_have_the_same_advantages(memory):
     batch = _tensors(items)
     if memory:
       batch = batch._replace(core=_cores(agent, theta, batch))
-    estimates = agent.estimate(
-      cases.variables_of(agent, theta), batch, joined
-    )
+    estimates = agent.estimate(cases.variables_of(agent, theta), batch, joined)
     x = estimates.advantages.numpy().reshape(length, joined, K)
     found.append(x.transpose(1, 0, 2).reshape(-1, K))
   np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
