@@ -208,21 +208,23 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
       directory = pathlib.Path(shard.source)
       saved = restore.read_items(directory)
       picked = [item for item in saved if item.table == table.name]
-      columns = dict(items.restored(directory, table, picked))
-      for item in picked:
-        rows.append(np.reshape(columns[item.key][0], (-1, layout.width)))
-        priorities.append(np.full(len(rows[-1]), item.priority, np.float32))
+      place = {item.key: index for index, item in enumerate(picked)}
+      # Filled in turn: replay is large, and a second copy may not fit.
+      own = np.empty((len(picked), *specs[0].shape), layout.dtype)
+      for key, columns in items.restored(directory, table, picked):
+        own[place[key]] = columns[0]
+      rows.append(own.reshape(-1, layout.width))
+      given = np.array([item.priority for item in picked], np.float32)
+      priorities.append(np.repeat(given, len(rows[-1]) // len(picked)))
   if layout is None or not rows:
     raise ValueError(f'The replay of {source} is empty.')
-  packed = np.concatenate(rows)
-  unpacked = layout.unpack(packed)
-  there = unpacked.weight > 0
-  found = {
-    name: values[there]
-    for name, values in unpacked._asdict().items()
-    if name not in ('weight', 'written_at')
-  }
-  found['priority'] = np.concatenate(priorities)[there]
+  unpacked = layout.unpack(rows[0] if len(rows) == 1 else np.concatenate(rows))
+  found = unpacked._asdict()
+  found['priority'] = np.concatenate(priorities)
+  there = found.pop('weight') > 0
+  del found['written_at']
+  if not there.all():
+    found = {name: values[there] for name, values in found.items()}
   return found, {**_config(pathlib.Path(source)), 'layout': layout.name}
 
 
