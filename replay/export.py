@@ -91,8 +91,8 @@ def main(
   isolation.enter('auto')  # a checkpoint is read by a server in this process
   try:
     sys.path.append(_here())  # for environments of the user's own
-    from replay.checkpoints import restore  # noqa: F401
-    from replay.inspect import items  # noqa: F401
+    from replay import checkpoints  # noqa: F401
+    from replay.inspect import read  # noqa: F401
 
     begin_work()
     for line in export(args.source, args.out, args.format):
@@ -165,8 +165,7 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   Raises:
     ValueError: there is no checkpoint of replay, or not of transitions.
   """
-  from replay.checkpoints import restore
-  from replay.inspect import items
+  from replay import checkpoints
   from replay.inspect import read as reading
   from replay.inspect import target as inspect_target
 
@@ -206,12 +205,12 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
       if not table.size:
         continue
       directory = pathlib.Path(shard.source)
-      saved = restore.read_items(directory)
+      saved = checkpoints.read_items(directory)
       picked = [item for item in saved if item.table == table.name]
       place = {item.key: index for index, item in enumerate(picked)}
       # Filled in turn: replay is large, and a second copy may not fit.
       own = np.empty((len(picked), *specs[0].shape), layout.dtype)
-      for key, columns in items.restored(directory, table, picked):
+      for key, columns in checkpoints.read_data(directory, table.name, picked):
         own[place[key]] = columns[0]
       rows.append(own.reshape(-1, layout.width))
       given = np.array([item.priority for item in picked], np.float32)

@@ -114,10 +114,9 @@ def _left_out(found: inspect_report.Report) -> list[rich_text.Text]:
 
 def _heading(shard: reading.Shard) -> rich_text.Text:
   text = f'{shard.label} at {shard.source}'
-  if shard.manifest:
-    meta = ', '.join(f'{k} {v}' for k, v in shard.manifest.meta.items())
-    text += f' (generation {shard.manifest.generation}'
-    text += f', {meta})' if meta else ')'
+  if shard.saved and shard.saved.meta:
+    meta = ', '.join(f'{k} {v}' for k, v in shard.saved.meta.items())
+    text += f' ({meta})'
   if shard.error:
     return rich_text.Text(f'{text}: {shard.error}', style='red')
   return rich_text.Text(text)

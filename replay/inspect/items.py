@@ -8,10 +8,9 @@ up items. A checkpoint is copied, and a temporary server restores the copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import dataclasses
 import pathlib
-import tempfile
 import threading
 import time
 from typing import Any
@@ -21,11 +20,8 @@ import reverb
 import tensorflow as tf
 import tree
 
+from replay import checkpoints
 from replay import packing
-from replay import stderr
-from replay.checkpoints import files
-from replay.checkpoints import restore
-from replay.checkpoints import save
 from replay.inspect import read as reading
 
 # Names of columns that hold rewards, in any table.
@@ -207,18 +203,15 @@ def look_saved(
     raise NotLooked(f'Table {table.name!r} is empty.')
   order = np.random.default_rng(0).permutation(table.size)
   chosen = set(order[:count].tolist())
-  own = (i for i in restore.read_items(source) if i.table == table.name)
+  own = (i for i in checkpoints.read_items(source) if i.table == table.name)
   picked = [item for index, item in enumerate(own) if index in chosen]
-  saved = (
-    shard.manifest.time
-    if shard.manifest
-    else (source / files.DONE).stat().st_mtime
-  )
+  assert shard.saved is not None
+  saved = shard.saved.time
   decoded = {}
   if data:
     decoded = {
       key: decode(table.signature, columns)
-      for key, columns in restored(source, table, picked)
+      for key, columns in checkpoints.read_data(source, table.name, picked)
     }
   items = [
     Item(
@@ -232,27 +225,6 @@ def look_saved(
   ]
   weights = np.full(len(items), 1 / len(items))
   return Look(items, weights, False, saved, shard.learner_steps)
-
-
-def restored(
-  source: pathlib.Path, table: reading.Table, picked: list
-) -> Iterator[tuple[int, list[np.ndarray]]]:
-  """Yields key and columns of items, from a server that restores only these."""
-  # A queue returns each item once.
-  queue = reverb.Table.queue(table.name, len(picked), signature=table.signature)
-  with tempfile.TemporaryDirectory(prefix='replay-inspect-') as temporary:
-    copy = pathlib.Path(temporary) / 'copy'
-    restore.excerpt(source, queue, picked, copy)
-    # Reverb's log messages at its start would appear before the answer.
-    with stderr.muted():
-      server = save.start([queue], None, copy.with_name('none'), copy)
-      try:
-        client = reverb.Client(f'127.0.0.1:{server.port}')
-        samples = client.sample(table.name, len(picked), emit_timesteps=False)
-        for one in samples:
-          yield one.info.key, one.data
-      finally:
-        save.stop([server])
 
 
 def unasked(table: reading.Table, count: int) -> int:

@@ -16,8 +16,7 @@ from typing import Any
 import reverb
 import tree
 
-from replay.checkpoints import files
-from replay.checkpoints import restore
+from replay import checkpoints
 from replay.inspect import target as inspect_target
 
 
@@ -44,11 +43,11 @@ class Limiter:
   @property
   def unlimited(self) -> bool:
     """Whether the limiter enforces only the minimum size."""
-    return restore.unlimited(self)
+    return checkpoints.unlimited(self)
 
   @property
   def is_queue(self) -> bool:
-    return restore.is_queue(self)
+    return checkpoints.is_queue(self)
 
   @property
   def cursor(self) -> float:
@@ -123,7 +122,7 @@ class Shard:
   time: float
   tables: Mapping[str, Table]
   learner_steps: int | None = None
-  manifest: files.Manifest | None = None
+  saved: checkpoints.Saved | None = None
   error: str | None = None
 
 
@@ -182,28 +181,17 @@ def read_server(
 
 
 def read_checkpoint(path: pathlib.Path, label: str = 'replay') -> Shard:
-  """Reads a generation, or the newest valid one of a checkpoint directory.
-
-  Raises:
-    Failed: it has another format.
-  """
-  path, manifest, error = pathlib.Path(path), None, None
-  candidates = [path] if (path / files.TABLES).exists() else []
-  for candidate in candidates or files.generations(path):
+  """Reads a generation, or the newest whole one of a checkpoint directory."""
+  error = f'{path} holds no checkpoint.'
+  one = (path / checkpoints.TABLES).exists()
+  for candidate in [path] if one else checkpoints.generations(path):
     try:
-      if (candidate / files.MANIFEST).exists() or not candidates:
-        manifest = files.read_manifest(candidate)
-        files.verify(manifest)
-      tables = _from_files(candidate)
-      steps = (manifest.meta if manifest else {}).get('learner_steps')
-      return Shard(
-        label, str(candidate), True, time.monotonic(), tables, steps, manifest
-      )
-    except files.Broken as e:
-      error = error or f'The checkpoint is broken: {e}'
-    except files.WrongFormat as e:
-      raise Failed(str(e)) from e
-  error = error or f'{path} holds no checkpoint.'
+      saved = checkpoints.read(candidate)
+      steps = saved.meta.get('learner_steps')
+      found, now = _from_files(candidate), time.monotonic()
+      return Shard(label, str(candidate), True, now, found, steps, saved)
+    except OSError as e:
+      error = f'The checkpoint is broken: {e}'
   return Shard(label, str(path), True, time.monotonic(), {}, error=error)
 
 
@@ -279,9 +267,9 @@ def _from_info(info: Any) -> Table:
 
 
 def _from_files(path: pathlib.Path) -> dict[str, Table]:
-  saved = restore.read_tables(path)
+  saved = checkpoints.read_tables(path)
   sizes = dict.fromkeys(saved, 0)
-  for item in restore.read_items(path):
+  for item in checkpoints.read_items(path):
     sizes[item.table] = sizes.get(item.table, 0) + 1
   tables = {}
   for name, table in saved.items():
@@ -296,7 +284,7 @@ def _from_files(path: pathlib.Path) -> dict[str, Table]:
       limiter=_limiter(limiter, limiter.insert_count, limiter.sample_count),
       episodes=None,
       unique_samples=table.num_unique_samples,
-      signature=restore.decode_signature(table),
+      signature=checkpoints.decode_signature(table),
       worker_ms={},
     )
   return tables

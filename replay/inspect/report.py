@@ -233,8 +233,8 @@ def as_dict(report: Report, with_items: bool = False) -> dict[str, Any]:
         'kind': 'checkpoint' if shard.offline else 'server',
         'error': shard.error,
         'learner_steps': shard.learner_steps,
-        'saved_at': shard.manifest.time if shard.manifest else None,
-        'meta': shard.manifest.meta if shard.manifest else None,
+        'saved_at': shard.saved.time if shard.saved else None,
+        'meta': shard.saved.meta if shard.saved else None,
         'tables': [
           _table_dict(report, shard, table, with_items)
           for table in shard.tables.values()

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from environment_loops import stepping
+from replay import checkpoints
 from replay import episodes
 from replay import export
 from replay import minari
 from replay import nstep
 from replay import packing
 from replay import tables
-from replay.checkpoints import save as checkpoints
 from tests import counting
 
 LAYOUT = packing.TransitionLayout((3,))
