@@ -79,7 +79,7 @@ _AHEAD_S = time.time() - time.monotonic()
 
 
 def now() -> float:
-  """Seconds since the epoch, except that a clock that is set changes nothing."""
+  """Seconds since the epoch; setting the clock does not change them."""
   return _AHEAD_S + time.monotonic()
 
 

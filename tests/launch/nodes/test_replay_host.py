@@ -218,7 +218,7 @@ def test_a_save_that_fails_does_not_keep_the_others_from_theirs(
   saves = saves_lib.ReplaySaves([node.host, Whole()], 60.0)
   assert not saves.save(3, last=True)
   assert saved == [({'learner_steps': 3}, True)]
-  assert 'cannot be read to its end' in caplog.text
+  assert 'Replay was not checkpointed' in caplog.text
   assert _newest(tmp_path) is None
 
 
