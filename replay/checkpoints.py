@@ -38,6 +38,7 @@ import tensorflow as tf
 from tensorflow.python.saved_model import nested_structure_coder
 
 from replay import stderr
+from replay import table_checks
 
 MANIFEST = 'manifest.json'
 STAGING = 'staging'
@@ -499,9 +500,9 @@ def rewrite(
   old, new = saved.rate_limiter, wanted.rate_limiter_info
   inserts = max(old.insert_count, num_items)
   samples = old.sample_count
-  if not unlimited(new):
+  if not table_checks.unlimited(new):
     ratio = new.samples_per_insert
-    if is_queue(new):
+    if table_checks.is_queue(new):
       cursor: float = num_items
     else:
       missing = max(0, new.min_size_to_sample - num_items)
@@ -525,21 +526,6 @@ def rewrite(
 def _info(table: reverb.Table) -> schema_pb2.TableInfo:
   """Settings of a table, which need not have a server."""
   return schema_pb2.TableInfo.FromString(table.internal_table.info())
-
-
-def unlimited(limiter: Any) -> bool:
-  """Whether a limiter holds no ratio, only a minimum size."""
-  # MinSize sets these to the largest and smallest float.
-  return limiter.max_diff - limiter.min_diff > 1e300
-
-
-def is_queue(limiter: Any) -> bool:
-  """Whether a limiter is the one of Reverb's queue or stack."""
-  return (
-    limiter.samples_per_insert == 1
-    and limiter.min_size_to_sample == 1
-    and limiter.min_diff == 0
-  )
 
 
 def decode_signature(message: Any) -> Any:
