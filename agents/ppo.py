@@ -184,21 +184,23 @@ class PPO(unroll_agent.UnrollActorCritic):
     truncated = last & (discount > 0) & valid
     unrolled = self.unroll(variables, batch, truncated)
     values = unrolled.values
-    steps = (
-      config.reward_scale * major(batch.reward),
-      config.gamma * discount,
-      last,
-      values[:-1],
-      vtrace.successor_values(values, unrolled.final_values, truncated),
-      valid,
+    following = vtrace.successor_values(
+      values, unrolled.final_values, truncated
     )
-    *each, whole = (rollouts.joined(x, joined, batch) for x in steps)
-    found = gae.GAE(
-      *(
-        rollouts.parted(x, joined, batch)
-        for x in gae.gae(*each, config.gae_lambda, whole)
-      )
+
+    def whole(x: tf.Tensor) -> tf.Tensor:
+      return rollouts.joined(x, joined, batch)
+
+    traced = gae.gae(
+      whole(config.reward_scale * major(batch.reward)),
+      whole(config.gamma * discount),
+      whole(last),
+      whole(values[:-1]),
+      whole(following),
+      config.gae_lambda,
+      whole(valid),
     )
+    found = gae.GAE(*(rollouts.parted(x, joined, batch) for x in traced))
     mask = tf.cast(valid, tf.float32)
     log_pi = self.head.log_prob(unrolled.policy, self.actions(batch))
     ratio = losses.clipped_surrogate(

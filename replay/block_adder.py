@@ -159,10 +159,13 @@ class BlockAdder:
     """Keeps the true last observations of episodes cut by a time limit."""
     valid = block.valid[self._t]
     cut = np.flatnonzero(step.last & (step.discount > 0) & valid)
-    room = self._truncations[cut] < self.layout.max_truncations
+    if not cut.size:
+      return
+    number = self._truncations[cut]
+    room = number < len(block.final_observation)
     if not room.all():
       valid[cut[~room]] = False
-      cut = cut[room]
+      cut, number = cut[room], number[room]
       if not self._said:
         self._said = True
         _logger.warning(
@@ -173,8 +176,8 @@ class BlockAdder:
           self.layout.max_truncations,
           self.layout.unroll_length,
         )
-    block.final_observation[self._truncations[cut], cut] = step.observation[cut]
-    self._truncations[cut] += 1
+    block.final_observation[number, cut] = step.observation[cut]
+    self._truncations[cut] = number + 1
 
   def flush(self) -> None:
     """Waits until the server has all items; the open item stays open.
