@@ -47,7 +47,7 @@ def claimed(tmp_path):
   for process in processes:
     with contextlib.suppress(ProcessLookupError):
       os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.wait()
 
 
 def test_a_run_is_refused_until_its_launcher_ends(claimed, tmp_path):
@@ -57,8 +57,7 @@ def test_a_run_is_refused_until_its_launcher_ends(claimed, tmp_path):
     with launcher.claim(tmp_path):
       pass
   assert json.loads((tmp_path / launcher.FILE).read_text())['pid'] == other.pid
-  other.stdin.close()
-  other.wait()
+  other.communicate()  # its standard input ends
   assert not launcher.running(tmp_path)
   assert not (tmp_path / launcher.FILE).exists()
   with launcher.claim(tmp_path):
