@@ -164,11 +164,16 @@ class PPO(unroll_agent.UnrollActorCritic):
     )
 
   def estimate(
-    self, variables: Sequence[tf.Tensor], batch: blocks.Block
+    self,
+    variables: Sequence[tf.Tensor],
+    batch: blocks.Block,
+    joined: int = 1,
   ) -> rollouts.Estimates:
     """Advantages, returns and statistics of blocks [b, ...].
 
-    A sequence whose behaviour is not finite is left out as a whole.
+    Of the blocks, `joined` at a time follow one another: a trace goes on from
+    one to the next. A sequence whose behaviour is not finite is left out as a
+    whole.
     """
     config, major = self.config, unroll_network.time_major
     last = major(batch.last)
@@ -179,15 +184,23 @@ class PPO(unroll_agent.UnrollActorCritic):
     truncated = last & (discount > 0) & valid
     unrolled = self.unroll(variables, batch, truncated)
     values = unrolled.values
-    found = gae.gae(
-      config.reward_scale * major(batch.reward),
-      config.gamma * discount,
-      last,
-      values[:-1],
-      vtrace.successor_values(values, unrolled.final_values, truncated),
-      config.gae_lambda,
-      valid,
+    following = vtrace.successor_values(
+      values, unrolled.final_values, truncated
     )
+
+    def whole(x: tf.Tensor) -> tf.Tensor:
+      return rollouts.joined(x, joined, batch)
+
+    traced = gae.gae(
+      whole(config.reward_scale * major(batch.reward)),
+      whole(config.gamma * discount),
+      whole(last),
+      whole(values[:-1]),
+      whole(following),
+      config.gae_lambda,
+      whole(valid),
+    )
+    found = gae.GAE(*(rollouts.parted(x, joined, batch) for x in traced))
     mask = tf.cast(valid, tf.float32)
     log_pi = self.head.log_prob(unrolled.policy, self.actions(batch))
     ratio = losses.clipped_surrogate(

@@ -74,7 +74,7 @@ PRESETS: dict[str, dict[str, Any]] = {
   },
   'reacher': {
     'environment': 'Reacher-v5',
-    # Episodes have 50 steps: a longer unroll could hold two time limits.
+    # An unroll is an episode.
     'agent': _continuous(
       gamma=0.98, unroll_length=50, rollout_steps=2000, batch_size=50
     ),

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import os
 import pathlib
@@ -28,7 +27,6 @@ from launch import notes
 from launch.nodes import offline
 from replay import isolation
 from replay import tensors
-from replay.inspect import launcher
 from run_records import checkpoints
 from run_records import commands
 from run_records import counter_file
@@ -36,6 +34,7 @@ from run_records import first
 from run_records import follow
 from run_records import jsonable
 from run_records import later
+from run_records import launcher
 from run_records import metrics
 from run_records import names
 from run_records import packages
@@ -187,9 +186,8 @@ def run(
       mode = _isolation(isolate, cell, ray)
       # Before sinks are followed: they would send the numbers of any run there.
       if resume:
-        _claim(path)
-        at_end.callback(launcher.give_up, path)
-        at_end.enter_context(launcher.Signs(path))
+        run_directory.check_resumable(path)
+        at_end.enter_context(launcher.claim(path))
         checkpoints.check(path, functools.partial(_warn, path))
         unsaved.check(path, functools.partial(_warn, path))
       else:
@@ -230,9 +228,7 @@ def run(
       else:
         # The same command is to work once the reason is gone.
         unless_run.callback(run_directory.discard, directory.path)
-        at_end.callback(launcher.give_up, path)
-        _write_record(path)
-        at_end.enter_context(launcher.Signs(path))
+        at_end.enter_context(launcher.claim(path))
     except (ValueError, OSError) as e:
       return commands.refuse(e)
     for note in notes.of(cell):
@@ -308,26 +304,6 @@ def run(
   return commands.INTERRUPTED
 
 
-def _claim(path: pathlib.Path) -> None:
-  """Takes a run to go on with: from here on, another start refuses it."""
-  run_directory.check_resumable(path)
-  held = os.open(path, os.O_RDONLY)
-  try:
-    # Two starts at a time wait for each other, where the file system can.
-    try:
-      fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      _note(f'another start is looking at {path}: waiting for it')
-      with contextlib.suppress(OSError):
-        fcntl.flock(held, fcntl.LOCK_EX)
-    except OSError:
-      pass
-    launcher.check_ended(path, _note)
-    _write_record(path)
-  finally:
-    os.close(held)
-
-
 def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
   """What is said of a run that came to its end and is resumed; or ''."""
   try:
@@ -344,11 +320,6 @@ def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
     return _MET if summary['outcome'] == 'goal' and target is not None else ''
   except (OSError, ValueError, LookupError, TypeError, AttributeError):
     return ''  # only for a note
-
-
-def _write_record(path: pathlib.Path) -> None:
-  """Says which process runs it: by that the inspector finds its network."""
-  jsonable.write(path / launcher.FILE, launcher.record())
 
 
 def _honest(

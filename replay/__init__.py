@@ -20,7 +20,7 @@ export        `python -m replay.export`: replay as a data set
 episodes      reconstructs the episodes in replay
 minari        writes them in Minari's format
 isolation     a private network, because Reverb has no password
-checkpoints/  save and restore a server
+checkpoints   save and restore a server
 inspect/      `python -m replay.inspect`
 """
 

@@ -19,13 +19,14 @@ _logger = logging.getLogger(__name__)
 
 
 class BlockAdder:
-  """Writes T steps of K environments as one item.
+  """Writes T steps of K environments as one block; an item has one or more.
 
-  An unfinished block is never written; it is lost with its actor.
+  An unfinished item is never written; it is lost with its actor.
 
-  A block has room for one true final observation per environment at a time
-  limit. If an environment reaches a second limit within T steps, the step of
-  the earlier end is marked invalid, because its bootstrap observation is lost.
+  A block has room for `max_truncations` true final observations of each
+  environment. If an environment truncates episodes more often than its time
+  limit says, the last step of the others is marked invalid, because their
+  bootstrap observation is lost.
   """
 
   def __init__(
@@ -34,30 +35,42 @@ class BlockAdder:
     table: str,
     layout: blocks.BlockLayout,
     *,
+    joined: int = 1,
     options: writer_lib.WriteOptions = OPTIONS,
     writer: Any = None,
   ):
-    """Makes an adder with an empty block.
+    """Makes an adder with an empty item.
 
     Args:
-      client, table: where to write; the signature is `layout.signature()`.
+      client, table: where to write, with `layout.signature(joined)`.
+      joined: successive blocks in an item.
       options: see `writer.WriteOptions`; start from `OPTIONS`.
-      writer: takes the blocks instead of the table, as an `ItemWriter` does. It
-        must copy them, because the block is reused.
+      writer: takes the items instead of the table, as an `ItemWriter` does. It
+        must copy them, because the arrays are reused.
 
     Raises:
       ConnectionError: the server does not answer.
       ValueError: the table does not exist, or holds other items.
     """
     self.layout = layout
-    self._block = layout.zeros()
+    self._item = layout.item(joined)
+    self._blocks = [self._item]
+    if joined > 1:
+      # Views of it, of version and written_at too.
+      self._blocks = [
+        blocks.Block(*(column[index, ...] for column in self._item))
+        for index in range(joined)
+      ]
+    self._number = 0  # of the open block in the item
     self._t = 0
     self._said = False
-    self._truncated_at = np.full(layout.num_envs, -1)
+    self._truncations = np.zeros(layout.num_envs, int)  # in the open block
     self._known: list[Any] = []  # shapes and dtypes known to fit
     if writer is None:
       assert client is not None, 'without a writer it needs a server'
-      writer = writer_lib.ItemWriter(client, table, layout.signature(), options)
+      writer = writer_lib.ItemWriter(
+        client, table, layout.signature(joined), options
+      )
     self._writer = writer
 
   @property
@@ -74,7 +87,7 @@ class BlockAdder:
     core: np.ndarray,
     version: int,
   ) -> int:
-    """Adds one step of all environments; returns 1 if it wrote a block, else 0.
+    """Adds one step of all environments; returns 1 if it wrote an item, else 0.
 
     Args:
       observation: acted on, [K, ...].
@@ -88,13 +101,13 @@ class BlockAdder:
       WriteBlocked: the table took no items for timeout_s.
       ValueError: an array does not fit the layout.
     """
-    block, t = self._block, self._t
+    block, t = self._blocks[self._number], self._t
     if t == 0:
       self._check(observation, action, behaviour, core)
       block.core[...] = core
       block.version[...] = version
       block.valid[...] = True
-      self._truncated_at.fill(-1)
+      self._truncations.fill(0)
     block.observation[t] = observation
     block.action[t] = action
     block.reward[t] = step.reward
@@ -104,14 +117,18 @@ class BlockAdder:
     if step.valid is not None:
       block.valid[t] = step.valid
     if np.count_nonzero(step.last):
-      self._take_ends(step)
+      self._take_ends(block, step)
     self._t = t + 1
     if self._t < self.layout.unroll_length:
       return 0
     block.observation[t + 1] = step.next_observation
     block.written_at[...] = packing.written_now()
     self._t = 0
-    self._writer.append(block, 1.0)
+    self._number += 1
+    if self._number < len(self._blocks):
+      return 0
+    self._number = 0
+    self._writer.append(self._item, 1.0)
     return 1
 
   def _check(self, *given: np.ndarray) -> None:
@@ -119,7 +136,7 @@ class BlockAdder:
     known = [(array.shape, array.dtype) for array in given]
     if known == self._known:
       return
-    block = self._block
+    block = self._blocks[0]
     wanted = {
       'observation': block.observation[0],
       'action': block.action[0],
@@ -138,29 +155,32 @@ class BlockAdder:
         )
     self._known = known
 
-  def _take_ends(self, step: Any) -> None:
+  def _take_ends(self, block: blocks.Block, step: Any) -> None:
     """Keeps the true last observations of episodes cut by a time limit."""
-    block, t = self._block, self._t
-    cut = step.last & (step.discount > 0) & block.valid[t]
-    if not cut.any():
+    valid = block.valid[self._t]
+    cut = np.flatnonzero(step.last & (step.discount > 0) & valid)
+    if not cut.size:
       return
-    block.final_observation[cut] = step.observation[cut]
-    earlier = self._truncated_at[cut]
-    twice = earlier >= 0
-    if twice.any():
-      block.valid[earlier[twice], np.flatnonzero(cut)[twice]] = False
+    number = self._truncations[cut]
+    room = number < len(block.final_observation)
+    if not room.all():
+      valid[cut[~room]] = False
+      cut, number = cut[room], number[room]
       if not self._said:
         self._said = True
         _logger.warning(
-          'An environment was cut by its time limit twice within %d steps, and '
-          'a block keeps one true end: the step of the earlier one is not '
-          'learned from. A shorter unroll_length keeps all. Said once.',
+          'An environment truncated more than %d of its episodes within '
+          'unroll_length=%d steps: the last steps of the others are not '
+          'learned from. Declare its time limit as max_episode_steps, or '
+          'shorten unroll_length. Said once.',
+          self.layout.max_truncations,
           self.layout.unroll_length,
         )
-    self._truncated_at[cut] = t
+    block.final_observation[number, cut] = step.observation[cut]
+    self._truncations[cut] = number + 1
 
   def flush(self) -> None:
-    """Waits until the server has all items; the open block stays open.
+    """Waits until the server has all items; the open item stays open.
 
     Raises:
       WriteBlocked: the table took no items for timeout_s.
@@ -168,9 +188,9 @@ class BlockAdder:
     self._writer.flush()
 
   def reset(self) -> None:
-    """Drops the open block: the next step begins another."""
-    self._t = 0
+    """Drops the open item: the next step begins another."""
+    self._t = self._number = 0
 
   def close(self) -> None:
-    """Closes the writer and drops the open block."""
+    """Closes the writer and drops the open item."""
     self._writer.close()

@@ -2,7 +2,8 @@
 
 An item costs Reverb the same whatever it holds, so T steps of K environments
 are one. Each column is an array of its own, in the order of `Block`. A block
-may contain the ends of any number of episodes; nothing is padded.
+may contain the ends of any number of episodes; nothing is padded. An item may
+also be several successive blocks, each column with an additional first axis.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ class Block(NamedTuple):
     observation: acted on at steps 0 .. T-1, and the one after them; float32 or
       uint8 [T + 1, K, ...]. After the end of an episode comes the first
       observation of the next.
-    final_observation: true last observation of the episode that a time limit
-      ended in this block, of the same dtype, [K, ...]; arbitrary if none did.
+    final_observation: true last observations of the episodes that a time limit
+      ended in this block, in order, of the same dtype, [F, K, ...]; arbitrary
+      where an environment had fewer than F.
     action: int32 [T, K], or float32 [T, K, ...].
     reward: in the environment's units, float32 [T, K].
     discount: 0 where the step terminated the episode, else 1, float32 [T, K].
@@ -52,7 +54,7 @@ class Block(NamedTuple):
 # Axis of the environments in each column; other columns have none.
 ENVIRONMENT_AXIS = {
   'observation': 1,
-  'final_observation': 0,
+  'final_observation': 1,
   'action': 1,
   'reward': 1,
   'discount': 1,
@@ -101,15 +103,17 @@ class BlockLayout:
         'must not be negative.'
       )
     limit = self.max_episode_steps
-    if limit is not None and limit < self.unroll_length:
-      # A divisor keeps rollouts and minibatches whole numbers of unrolls.
-      part = max(n for n in range(1, limit + 1) if not self.unroll_length % n)
-      raise ValueError(
-        f'unroll_length={self.unroll_length} is longer than an episode of at '
-        f'most {limit} steps: a block holds one true end of an environment, '
-        'and a time limit could make two. Set unroll_length to at most '
-        f'{limit}, for instance {part}.'
-      )
+    if limit is not None and limit < 1:
+      raise ValueError(f'max_episode_steps={limit} must be at least 1.')
+
+  @property
+  def max_truncations(self) -> int:
+    """F, how often a time limit can end an episode within T steps.
+
+    At least 1, because environments without a known limit truncate too.
+    """
+    limit = self.max_episode_steps or self.unroll_length
+    return 1 + (self.unroll_length - 1) // limit
 
   def zeros(self) -> Block:
     """A new block of zeros, with `valid` True."""
@@ -120,7 +124,9 @@ class BlockLayout:
       observation=np.zeros(
         (num_steps + 1, num_envs, *self.observation_shape), seen
       ),
-      final_observation=np.zeros((num_envs, *self.observation_shape), seen),
+      final_observation=np.zeros(
+        (self.max_truncations, num_envs, *self.observation_shape), seen
+      ),
       action=np.zeros(
         steps + self.action_shape, np.int32 if self.discrete else np.float32
       ),
@@ -134,14 +140,24 @@ class BlockLayout:
       written_at=np.zeros((), np.float32),
     )
 
-  def signature(self) -> Block:
-    """Signature of a table of such blocks: a `Block` of tf.TensorSpec."""
+  def item(self, joined: int) -> Block:
+    """A new item of zeros, of `joined` blocks."""
+    block = self.zeros()
+    if joined == 1:
+      return block
+    return Block(*(np.stack([column] * joined) for column in block))
+
+  def signature(self, joined: int = 1) -> Block:
+    """Signature of a table of such blocks: a `Block` of tf.TensorSpec.
+
+    With `joined` above 1 an item is that many successive blocks.
+    """
     import tensorflow as tf  # actors write blocks without TensorFlow
 
     return Block(
       *(
         tf.TensorSpec(column.shape, column.dtype, name=name)
-        for name, column in self.zeros()._asdict().items()
+        for name, column in self.item(joined)._asdict().items()
       )
     )
 

@@ -52,26 +52,31 @@ def episodes(
     gamma: discount per step.
 
   Raises:
-    ValueError: n > 1, and two windows that continue, or two episodes, end in
-      the same observation, so that it is unknown which belong together.
+    ValueError: observations recur, so that it is unknown which windows belong
+      together: several begin where one ends, or one begins where several end.
+      With n > 1, also if two episodes end in the same observation.
   """
   before = np.full(len(found.r_t), -1)  # the window that starts n steps earlier
-  open_: dict[bytes, list[int]] = {}
   keys = [row.tobytes() for row in found.o_t]
+  starts: dict[bytes, list[int]] = {}
   for index, start in enumerate(found.o_tm1):
-    waiting = open_.get(start.tobytes())
-    if waiting:
-      if n > 1 and len(waiting) > 1:
-        raise _ambiguous(n)
-      before[index] = waiting.pop()
-    if found.d_t[index] > 0:
-      open_.setdefault(keys[index], []).append(index)
+    starts.setdefault(start.tobytes(), []).append(index)
+  continued: dict[bytes, list[int]] = {}
+  for index, key in enumerate(keys):
+    if found.d_t[index] > 0 and key in starts:
+      continued.setdefault(key, []).append(index)
+  for key, earlier in continued.items():
+    later = starts[key]
+    if len(earlier) > 1 or len(later) > 1:
+      raise _ambiguous()
+    if earlier < later:
+      before[later[0]] = earlier[0]
   ends: dict[bytes, list[int]] = {}
   for index in np.setdiff1d(np.arange(len(before)), before):
     ends.setdefault(keys[index], []).append(int(index))
   for group in ends.values():
     if n > 1 and len(group) > n:
-      raise _ambiguous(n)
+      raise _ambiguous()
     for first in range(0, len(group), n):
       # The windows that end together, the longest first.
       steps = group[first : first + n]
@@ -98,9 +103,8 @@ def _episode(
   )
 
 
-def _ambiguous(n: int) -> ValueError:
+def _ambiguous() -> ValueError:
   return ValueError(
-    f'observations recur, and windows of n_step={n} are put together by them: '
-    'which steps are of one episode is not known. Use --format=arrays, or '
-    'export a run with agent.n_step=1.'
+    'observations recur, so which steps are of one episode is not known. '
+    'Export only arrays: --format=arrays.'
   )

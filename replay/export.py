@@ -71,8 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   isolation.enter('auto')  # a checkpoint is read by a server in this process
   try:
     sys.path.append(_here())  # for environments of the user's own
-    from replay.checkpoints import restore  # noqa: F401
-    from replay.inspect import items  # noqa: F401
+    from replay import checkpoints  # noqa: F401
+    from replay.inspect import read  # noqa: F401
 
     first.raise_interrupts()
     for line in export(args.source, args.out, args.format):
@@ -145,8 +145,7 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   Raises:
     ValueError: there is no checkpoint of replay, or not of transitions.
   """
-  from replay.checkpoints import restore
-  from replay.inspect import items
+  from replay import checkpoints
   from replay.inspect import read as reading
   from replay.inspect import target as inspect_target
 
@@ -186,23 +185,25 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
       if not table.size:
         continue
       directory = pathlib.Path(shard.source)
-      saved = restore.read_items(directory)
+      saved = checkpoints.read_items(directory)
       picked = [item for item in saved if item.table == table.name]
-      columns = dict(items.restored(directory, table, picked))
-      for item in picked:
-        rows.append(np.reshape(columns[item.key][0], (-1, layout.width)))
-        priorities.append(np.full(len(rows[-1]), item.priority, np.float32))
+      place = {item.key: index for index, item in enumerate(picked)}
+      # Filled in turn: replay is large, and a second copy may not fit.
+      own = np.empty((len(picked), *specs[0].shape), layout.dtype)
+      for key, columns in checkpoints.read_data(directory, table.name, picked):
+        own[place[key]] = columns[0]
+      rows.append(own.reshape(-1, layout.width))
+      given = np.array([item.priority for item in picked], np.float32)
+      priorities.append(np.repeat(given, len(rows[-1]) // len(picked)))
   if layout is None or not rows:
     raise ValueError(f'The replay of {source} is empty.')
-  packed = np.concatenate(rows)
-  unpacked = layout.unpack(packed)
-  there = unpacked.weight > 0
-  found = {
-    name: values[there]
-    for name, values in unpacked._asdict().items()
-    if name not in ('weight', 'written_at')
-  }
-  found['priority'] = np.concatenate(priorities)[there]
+  unpacked = layout.unpack(rows[0] if len(rows) == 1 else np.concatenate(rows))
+  found = unpacked._asdict()
+  found['priority'] = np.concatenate(priorities)
+  there = found.pop('weight') > 0
+  del found['written_at']
+  if not there.all():
+    found = {name: values[there] for name, values in found.items()}
   return found, {**_config(pathlib.Path(source)), 'layout': layout.name}
 
 

@@ -174,3 +174,53 @@ def call(name: str, *arguments: int) -> None:
   if getattr(libc, name)(*arguments) != 0:
     number = ctypes.get_errno()
     raise OSError(number, f'{name}: {os.strerror(number)}')
+
+
+def join(pid: int, what: str) -> bool:
+  """Moves this process into the network of another, which runs `what`.
+
+  This process must not have a second thread yet.
+
+  Returns:
+    False if that process has ended. Otherwise this one is in its network, if it
+    has a private one.
+
+  Raises:
+    Refused: it is another user's, or the system does not allow it.
+  """
+  opened: list[int] = []
+  try:
+    # From here on, everything is read from this one process, not from another
+    # that gets its id later.
+    opened.append(os.open(f'/proc/{pid}', os.O_RDONLY))
+    owner = os.fstat(opened[0]).st_uid
+    if owner != os.geteuid():
+      raise Refused(
+        f'{what} is run by user {owner}, in a network of its own, and this is '
+        f'user {os.geteuid()}: only user {owner} can look into it.'
+      )
+    for name in ('net', 'user'):
+      opened.append(os.open(f'ns/{name}', os.O_RDONLY, dir_fd=opened[0]))
+    _, network, user = opened
+    if _same(network, '/proc/self/ns/net'):
+      return True
+    # A network namespace belongs to the user namespace in which it was made.
+    if not _same(user, '/proc/self/ns/user'):
+      call('setns', user, CLONE_NEWUSER)
+    call('setns', network, CLONE_NEWNET)
+  except (FileNotFoundError, ProcessLookupError):
+    return False  # it ended meanwhile
+  except OSError as e:
+    raise Refused(
+      f'{what} runs in a network of its own, which this process may not join: '
+      f'{e.strerror}. Look from where it was started, or start it with '
+      '--isolate=off.'
+    ) from e
+  finally:
+    for file in opened:
+      os.close(file)
+  return True
+
+
+def _same(file: int, path: str) -> bool:
+  return os.path.samestat(os.fstat(file), os.stat(path))

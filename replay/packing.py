@@ -73,20 +73,30 @@ class Transition(NamedTuple):
   written_at: Any = 0.0
 
 
+# The wall clock at the import, continued by a clock that cannot be set. The
+# nodes of a run on one host are forked after it, so they all have the same.
+_AHEAD_S = time.time() - time.monotonic()
+
+
+def now() -> float:
+  """Seconds since the epoch; setting the clock does not change them."""
+  return _AHEAD_S + time.monotonic()
+
+
 def written_now() -> float:
   """`Transition.written_at` of a transition that is written now, in seconds."""
-  return time.time() % TIME_WRAP_S
+  return now() % TIME_WRAP_S
 
 
-def age_s(written_at: Any, now: float | None = None) -> np.ndarray:
+def age_s(written_at: Any, at: float | None = None) -> np.ndarray:
   """Seconds since transitions were written, float64 [...], at least 0.
 
   Correct up to 18 hours, then it wraps around. `written_at` [...] is as in
-  `Transition`; `now` is in seconds since the epoch, by default `time.time()`.
+  `Transition`; `at` is in seconds since the epoch, by default `now()`.
   """
-  if now is None:
-    now = time.time()
-  age = (now + _CLOCK_SKEW_S - np.asarray(written_at, float)) % TIME_WRAP_S
+  if at is None:
+    at = now()
+  age = (at + _CLOCK_SKEW_S - np.asarray(written_at, float)) % TIME_WRAP_S
   return np.maximum(age - _CLOCK_SKEW_S, 0.0)
 
 

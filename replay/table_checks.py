@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import dataclasses
 import time
 from typing import Any
 
@@ -10,7 +11,82 @@ import reverb
 import tensorflow as tf
 
 from replay import packing
-from replay.inspect import read as inspect_read
+
+
+@dataclasses.dataclass(frozen=True)
+class Limiter:
+  """Reverb's rate limiter, and its counters.
+
+  The cursor is inserts * samples_per_insert - samples. Inserts wait if it would
+  exceed max_diff. Samples wait if it would fall below min_diff, or if the table
+  has fewer than min_size_to_sample items.
+  """
+
+  samples_per_insert: float
+  min_size_to_sample: int
+  min_diff: float
+  max_diff: float
+  inserts: int
+  samples: int
+
+  @property
+  def unlimited(self) -> bool:
+    """Whether the limiter enforces only the minimum size."""
+    return unlimited(self)
+
+  @property
+  def is_queue(self) -> bool:
+    return is_queue(self)
+
+  @property
+  def cursor(self) -> float:
+    return self.inserts * self.samples_per_insert - self.samples
+
+  @property
+  def behind(self) -> float:
+    """Samples by which sampling lags behind the ratio; negative: ahead."""
+    return self.cursor - (self.min_diff + self.max_diff) / 2
+
+  def inserts_wait(self, size: int) -> bool:
+    if size + 1 <= self.min_size_to_sample:
+      return False
+    return self.cursor + self.samples_per_insert > self.max_diff
+
+  def samples_wait(self, size: int) -> bool:
+    return size < self.min_size_to_sample or self.cursor - 1 < self.min_diff
+
+
+def unlimited(limiter: Any) -> bool:
+  """Whether a limiter holds no ratio, only a minimum size."""
+  # MinSize sets these to the largest and smallest float.
+  return limiter.max_diff - limiter.min_diff > 1e300
+
+
+def is_queue(limiter: Any) -> bool:
+  """Whether a limiter is the one of Reverb's queue or stack."""
+  return (
+    limiter.samples_per_insert == 1
+    and limiter.min_size_to_sample == 1
+    and limiter.min_diff == 0
+  )
+
+
+def live_limiter(info: Any) -> Limiter:
+  """The rate limiter of a table, from the table's `server_info`."""
+  limits = info.rate_limiter_info
+  inserts, samples = limits.insert_stats, limits.sample_stats
+  return limiter_of(limits, inserts.completed, samples.completed)
+
+
+def limiter_of(limits: Any, inserts: int, samples: int) -> Limiter:
+  return Limiter(
+    limits.samples_per_insert,
+    limits.min_size_to_sample,
+    limits.min_diff,
+    limits.max_diff,
+    inserts,
+    samples,
+  )
 
 
 def tables(
@@ -114,12 +190,12 @@ def now(client: reverb.Client, table: str) -> Any:
 
 def lets_through(info: Any) -> bool:
   """Whether the rate limiter of a table allows the next sample now."""
-  return not inspect_read.live_limiter(info).samples_wait(info.current_size)
+  return not live_limiter(info).samples_wait(info.current_size)
 
 
 def why_starved(table: str, address: str, info: Any) -> str:
   """Explains in a sentence why a table that answers gives no samples."""
-  limiter, size = inspect_read.live_limiter(info), info.current_size
+  limiter, size = live_limiter(info), info.current_size
   words = f'Waiting for table {table!r} at {address}: it holds {size:,} items'
   if size < limiter.min_size_to_sample:
     return f'{words} and gives samples from {limiter.min_size_to_sample:,} on.'
@@ -142,7 +218,7 @@ def why_blocked(client: reverb.Client, table: str, waited_s: float) -> str:
       f'server at {address} does not answer, or no longer has that table. Look '
       'into the log of the node that has it: replay, or the learner.'
     )
-  limiter = inspect_read.live_limiter(info)
+  limiter = live_limiter(info)
   return (
     f'Table {table!r} at {address} took no item for {waited_s:.3g} s: its rate '
     f'limiter (samples_per_insert={limiter.samples_per_insert:g}, '

@@ -32,9 +32,9 @@ import select
 import subprocess
 from typing import IO, Any
 
-from replay.inspect import launcher
 from run_records import commands
 from run_records import jsonable
+from run_records import launcher
 from run_records import metrics
 from run_records import run_directory
 from run_records import run_log
@@ -146,7 +146,6 @@ def follow(
       guarded(name, lambda name=name: begin(name))
     for feed in [*feeds]:
       guarded(feed.name, feed.poll)
-  # Once: of a run on another host it takes half a minute to see.
   live = goes_on() if feeds else False
   for feed in [*feeds]:
     guarded(feed.name, lambda feed=feed: feed.close(live))
@@ -182,19 +181,6 @@ def _check_free(run: run_directory.RunDirectory, names: Sequence[str]) -> None:
         'other sinks.'
       )
     lock.close()
-
-
-def _goes_on(path: pathlib.Path) -> bool:
-  try:
-    launcher.check_ended(path, _say)
-  except launcher.Refused:
-    return True
-  return False
-
-
-def _say(words: str) -> None:
-  with contextlib.suppress(OSError):  # nobody may read it any more
-    print(words, file=sys.stderr)
 
 
 class Follower:
@@ -265,7 +251,9 @@ def main() -> int:
     return commands.refuse(e)
   if not args.live:
     code = int(
-      not follow(run, names, lambda seconds: True, lambda: _goes_on(path))
+      not follow(
+        run, names, lambda seconds: True, lambda: launcher.running(path)
+      )
     )
     print(run.path / 'sinks')
     return code

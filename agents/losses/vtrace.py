@@ -92,15 +92,29 @@ def successor_values(
 
   Args:
     values: V(x_0) .. V(x_T), float32 [T + 1, B].
-    final_values: V of the final observation of the episode that a time limit
-      ended in this unroll, float32 [B]; arbitrary if there is none.
-    truncated: where the time limit ended it, bool [T, B].
+    final_values: V of the final observations of the episodes that a time limit
+      ended in this unroll, in order, float32 [F, B]; arbitrary where there are
+      fewer.
+    truncated: where the time limit ended them, at most F times, bool [T, B].
 
   Returns:
     float32 [T, B]. After a termination it is a value of the next episode, which
     a discount of 0 cancels.
   """
-  return tf.where(truncated, final_values, values[1:])
+  ends = truncations(truncated, final_values.shape[0])
+  final = tf.reduce_sum(tf.where(ends, final_values[:, None], 0.0), axis=0)
+  return tf.where(truncated, final, values[1:])
+
+
+def truncations(truncated: tf.Tensor, number: int) -> tf.Tensor:
+  """Splits `truncated` [T, B] by which truncation it is: bool [number, T, B].
+
+  No column of B has more than `number`.
+  """
+  if number == 1:
+    return truncated[None]
+  count = tf.cumsum(tf.cast(truncated, tf.int32))
+  return truncated & (count == tf.range(1, number + 1)[:, None, None])
 
 
 def discounted_sum(deltas: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

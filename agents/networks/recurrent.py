@@ -3,7 +3,7 @@
 Both have a state [K, S], which a step reads and writes, and which is reset when
 an episode begins. Each has a NumPy form for acting, one step of K environments,
 and a TensorFlow form for training, whole unrolls. An unroll also returns the
-output for the true last observation of an episode that a time limit ended,
+outputs for the true last observations of episodes that a time limit ended,
 which the bootstrap needs.
 """
 
@@ -53,30 +53,30 @@ class StateStack:
     final: tf.Tensor,
     state: tf.Tensor,
     start: tf.Tensor,
-    truncated: tf.Tensor,
+    ends: tf.Tensor,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Stacks for whole unrolls.
 
     Args:
       x: observations [T + 1, B, I].
-      final: true last observations [B, I].
+      final: true last observations [F, B, I].
       state: at step 0, [B, S].
       start: whether an episode begins at step t, for t = 1 .. T, bool [T, B].
-      truncated: whether a time limit ended the episode of `final` at step t, at
-        most once, bool [T, B].
+      ends: whether a time limit ended the episode of each of `final` at step t,
+        at most once, bool [F, T, B].
 
     Returns:
-      Stacks [T + 1, B, depth * I], and the stack of `final` [B, depth * I].
+      Stacks [T + 1, B, depth * I], and those of `final` [F, B, depth * I].
     """
     before = tf.split(state, self.depth - 1, axis=-1) if self.depth > 1 else []
     begins = start[..., None]
-    at_end = tf.cast(truncated[..., None], x.dtype)
+    at_end = tf.cast(ends[..., None], x.dtype)
     stack, final_stack = [x], [final]
     # From young to old: the observation d steps ago was d - 1 steps ago at the
     # previous step, unless an episode began in between.
     for oldest_but in reversed(before):
       younger = stack[0]
-      final_stack.insert(0, tf.reduce_sum(at_end * younger[:-1], axis=0))
+      final_stack.insert(0, tf.reduce_sum(at_end * younger[:-1], axis=1))
       older = tf.where(begins, x[1:], younger[:-1])
       stack.insert(0, tf.concat([oldest_but[None], older], axis=0))
     return tf.concat(stack, axis=-1), tf.concat(final_stack, axis=-1)
@@ -156,26 +156,26 @@ class LSTM:
     final: tf.Tensor,
     state: tf.Tensor,
     start: tf.Tensor,
-    truncated: tf.Tensor,
+    ends: tf.Tensor,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Outputs for whole unrolls; other arguments as for `StateStack.unroll`.
 
     Args:
       variables: in order.
       x: inputs [T + 1, B, I].
-      final: input for the true last observation [B, I].
+      final: inputs for the true last observations [F, B, I].
 
     Returns:
-      Outputs [T + 1, B, size], and the output for `final` [B, size].
+      Outputs [T + 1, B, size], and those for `final` [F, B, size].
     """
     b, w_i, w_h = variables
     # One product for the inputs of all steps.
     inputs = tf.tensordot(x, w_i, 1) + b
-    final_input = final @ w_i + b
+    final_input = tf.tensordot(final, w_i, 1) + b
     hidden, cell = tf.split(state, 2, axis=-1)
-    kept_hidden, kept_cell = tf.zeros_like(hidden), tf.zeros_like(cell)
+    kept_hidden = kept_cell = tf.zeros_like(final_input[..., : self.size])
     continues = tf.cast(tf.logical_not(start), x.dtype)[..., None]
-    at_end = tf.cast(truncated, x.dtype)[..., None]
+    at_end = tf.cast(ends, x.dtype)[..., None]
     outputs = []
     num_steps = x.shape[0] - 1
     for t in range(num_steps + 1):
@@ -184,9 +184,11 @@ class LSTM:
       hidden, cell = self._cell(inputs[t] + hidden @ w_h, cell)
       outputs.append(hidden)
       if t < num_steps:
-        kept_hidden += at_end[t] * hidden
-        kept_cell += at_end[t] * cell
-    last, _ = self._cell(final_input + kept_hidden @ w_h, kept_cell)
+        kept_hidden += at_end[:, t] * hidden
+        kept_cell += at_end[:, t] * cell
+    last, _ = self._cell(
+      final_input + tf.tensordot(kept_hidden, w_h, 1), kept_cell
+    )
     return tf.stack(outputs), last
 
   @staticmethod

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from agents.losses import vtrace
 from agents.networks import conv
 from agents.networks import mlp
 from agents.networks import normalization
@@ -37,7 +38,7 @@ class Unrolled(NamedTuple):
 
   policy: tf.Tensor  # outputs for the policy's head, [T, B, policy_size]
   values: tf.Tensor  # V(x_0) .. V(x_T), [T + 1, B]
-  final_values: tf.Tensor  # V of the true end at a time limit, [B]
+  final_values: tf.Tensor  # V of the true ends at time limits, [F, B]
   observations: tf.Tensor  # raw, as acted on, [T, B, I]
 
 
@@ -290,34 +291,39 @@ class UnrollNetwork:
     ) -> Unrolled:
       parts = self.split(variables)
       raw = self._flat(time_major(block.observation))
-      final = self._flat(merge(block.final_observation))
+      final = self._flat(time_major(block.final_observation))
+      number = final.shape[0]
+      ends = vtrace.truncations(truncated, number)
       core = merge(block.core)
       start = time_major(block.last)
       stacked = self.memory.state_size
-      x, last = self.memory.unroll(
-        raw, final, core[:, :stacked], start, truncated
-      )
-      # The true last observations are appended as one more time step.
-      x = self._scaled(parts, tf.concat([x, last[None]], axis=0))
+      x, last = self.memory.unroll(raw, final, core[:, :stacked], start, ends)
+      # The true last observations are appended as more time steps.
+      x = self._scaled(parts, tf.concat([x, last], axis=0))
       if self.lstm is not None:
         x = getattr(tf.nn, self.activation)(apply('torso', parts, x))
         x, last = self.lstm.unroll(
-          parts['lstm'], x[:-1], x[-1], core[:, stacked:], start, truncated
+          parts['lstm'],
+          x[:-number],
+          x[-number:],
+          core[:, stacked:],
+          start,
+          ends,
         )
-        x = tf.concat([x, last[None]], axis=0)
+        x = tf.concat([x, last], axis=0)
       if 'heads' in parts:
         both = apply('heads', parts, x)
         policy, values = tf.split(both, [self._num_made, 1], axis=-1)
-        policy = policy[:-2]
+        policy = policy[: -1 - number]
       else:
-        policy = apply('policy', parts, x[:-2])
+        policy = apply('policy', parts, x[: -1 - number])
         values = apply('value', parts, x)
       if self.num_free:
         shape = (*policy.shape[:2], self.num_free)
         free = tf.broadcast_to(parts['free'][0], shape)
         policy = tf.concat([policy, free], axis=-1)
       values = values[..., 0]
-      return Unrolled(policy, values[:-1], values[-1], raw[:-1])
+      return Unrolled(policy, values[:-number], values[-number:], raw[:-1])
 
     return unroll
 

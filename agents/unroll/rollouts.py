@@ -1,7 +1,8 @@
 """Rollouts that are learned from in several epochs of minibatches.
 
 A rollout is a whole number of blocks. Advantages and returns are estimated
-once, with the parameters before its first update. Then the rollout is arranged
+once, with the parameters before its first update, over all successive blocks
+of the same environments. Then the rollout is arranged
 into the minibatches of all epochs, which are processed in one learner call.
 """
 
@@ -55,8 +56,9 @@ class Minibatch(NamedTuple):
   statistics: dict[str, tf.Tensor]  # see `Estimates`; for the last update
 
 
-# (a member's variables, its blocks [b, ...]) -> Estimates.
-Estimate = Callable[[Sequence['tf.Tensor'], blocks.Block], Estimates]
+# (a member's variables, its blocks [b, ...], U) -> Estimates. Of the blocks, U
+# at a time follow one another.
+Estimate = Callable[[Sequence['tf.Tensor'], blocks.Block, int], Estimates]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Rollouts:
   in_order: bool = False  # whether the steps of a sequence stay together
   images: bool = False  # whether observations are images
   seed: int = 0  # of the shuffles, from 0 to 2^63 - 1
+  joined: int = 1  # U, successive blocks of the same environments in a sample
 
   @property
   def sequences(self) -> int:
@@ -164,7 +167,7 @@ class Rollouts:
     self, variables: Sequence[tf.Tensor], block: blocks.Block, order: tf.Tensor
   ) -> Minibatch:
     """The minibatches of one member, leading axis [U]."""
-    estimates = self.estimate(variables, block)
+    estimates = self.estimate(variables, block, self.joined)
     take = self._sequences if self.in_order else self._steps
     updates = order.shape[0]
 
@@ -180,25 +183,23 @@ class Rollouts:
       for name in ('action', 'reward', 'discount', 'valid', 'behaviour')
     }
     observation = major(block.observation)
-    final, core = (
-      unroll_network.merge(x) for x in (block.final_observation, block.core)
-    )
+    core = unroll_network.merge(block.core)
     if self.in_order:
       columns['observation'] = steps(observation)
       columns['last'] = steps(major(block.last))
-      columns['final_observation'] = tf.gather(final, order)[:, :, None]
       columns['core'] = tf.gather(core, order)[:, :, None]
     else:
-      # The steps are independent. The observation after the last step and the
-      # final observation are placeholders.
+      # The steps are independent. The observation after the last step is a
+      # placeholder.
       more = tf.concat([order, order[:, :1]], axis=1)
       rows = tf.transpose(
         observation[:-1], (1, 0, *range(2, observation.shape.rank))
       )
       columns['observation'] = self._steps(rows, more)
       columns['last'] = tf.zeros_like(columns['valid'])
-      columns['final_observation'] = columns['observation'][:, :, -1]
       columns['core'] = each(core[:1][None])
+    # A placeholder: ends count in the estimates alone.
+    columns['final_observation'] = columns['observation'][:, :, -1:]
     arranged = blocks.Block(
       **columns,
       version=tf.repeat(each(block.version[:1]), _rows(columns), axis=1),
@@ -223,6 +224,26 @@ class Rollouts:
   def _sequences(self, x: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
     """[S, T, ...] to [U, m, T, 1, ...]."""
     return tf.gather(x, order)[:, :, :, None]
+
+
+def joined(x: tf.Tensor, number: int, batch: blocks.Block) -> tf.Tensor:
+  """[T, B] of blocks [b, ...] to [number * T, B / number], in order of time."""
+  if number == 1:
+    return x
+  num_steps, num_envs = batch.reward.shape[1:]
+  x = tf.reshape(x, (num_steps, -1, number, num_envs))
+  x = tf.transpose(x, (2, 0, 1, 3))
+  return tf.reshape(x, (number * num_steps, -1))
+
+
+def parted(x: tf.Tensor, number: int, batch: blocks.Block) -> tf.Tensor:
+  """The inverse of `joined`."""
+  if number == 1:
+    return x
+  num_steps, num_envs = batch.reward.shape[1:]
+  x = tf.reshape(x, (number, num_steps, -1, num_envs))
+  x = tf.transpose(x, (1, 2, 0, 3))
+  return tf.reshape(x, (num_steps, -1))
 
 
 def _rows(columns: dict[str, tf.Tensor]) -> int:

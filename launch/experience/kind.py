@@ -52,6 +52,7 @@ class Kind(abc.ABC):
 
   prioritized = False  # whether items have priorities, which learners update
   queue = False  # whether each item is sampled once, in order
+  steps_per_item = 1  # of an environment, which are written together
   _signature: Any  # of an item
 
   def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,24 @@ _BLOCKS_IN_FLIGHT = 2  # prefetched by a sampler; each adds to the policy lag
 
 
 class Unrolls(kind.Kind):
-  """Blocks of T steps of K environments in a queue, each sampled once."""
+  """Blocks of T steps of K environments in a queue, each sampled once.
+
+  All blocks of an actor in a rollout are one item, so that they stay together
+  and in order: advantages are estimated over all of them.
+  """
 
   queue = True
 
   def __init__(self, experiment, config, members=1):
     super().__init__(experiment, config)
     self._layout = self.agent.block_layout(config.envs_per_actor)
-    self._signature = self._layout.signature()
     self.shuffle_as(experiment.actor_info(0))
     # Blocks in a sample of one learner.
     self._blocks = self._feed.num_blocks(self.updates_per_call, members)
+    rollout = hasattr(self._feed, 'rollout_steps')
     if self.agent.on_policy and self._blocks % config.num_actors:
       what, knob, more = 'batch', 'batch_size', ''
-      if hasattr(self._feed, 'rollout_steps'):
+      if rollout:
         what, knob, more = 'rollout', 'rollout_steps', ' * unroll_length'
       raise ValueError(
         f'The {self._blocks} blocks of a {what} cannot be shared out over '
@@ -44,6 +49,9 @@ class Unrolls(kind.Kind):
         f'others. Let agent.{knob} be a multiple of num_actors * '
         f'envs_per_actor{more}.'
       )
+    self._joined = self._blocks // config.num_actors if rollout else 1
+    self.steps_per_item = self._joined * self._layout.unroll_length
+    self._signature = self._layout.signature(self._joined)
     self._dropped = 0
 
   def shuffle_as(self, info: base.ActorInfo) -> None:
@@ -73,10 +81,11 @@ class Unrolls(kind.Kind):
     learners = self.config.num_learners
     batches = 1 if self.agent.on_policy else self.config.queue_batches
     waiting = learners * max(self._blocks, self._feed.queue_size(batches))
+    waiting //= self._joined
     return deadlock.Plan(
       min_size=1,
       max_size=max(waiting, self.config.shards),
-      batch_size=learners * self._blocks,
+      batch_size=learners * self._blocks // self._joined,
       max_in_flight=_BLOCKS_IN_FLIGHT,
       writers=self.config.num_actors,
       shards=self.config.shards,
@@ -93,6 +102,7 @@ class Unrolls(kind.Kind):
       client,
       table,
       self._layout,
+      joined=self._joined,
       options=kind.write_options(should_stop, block_adder.OPTIONS),
     )
     return self._recorded(adder, behaviour)
@@ -107,13 +117,15 @@ class Unrolls(kind.Kind):
 
   @property
   def feed(self):
-    return self._feed
+    if self._joined == 1:
+      return self._feed
+    return dataclasses.replace(self._feed, joined=self._joined)
 
   def source(self, addresses, table, should_stop):
     return self._sampled(
       addresses,
       table,
-      self._blocks,
+      self._blocks // self._joined,
       should_stop,
       max_in_flight=_BLOCKS_IN_FLIGHT,
     )
@@ -122,12 +134,17 @@ class Unrolls(kind.Kind):
     return blocks.Block(
       *(
         tf.TensorSpec((self._blocks, *spec.shape), spec.dtype)
-        for spec in self._signature
+        for spec in self._layout.signature()
       )
     )
 
   def prepare(self, sample, updates):
-    sample = sample._replace(data=blocks.Block(*sample.data))
+    data = blocks.Block(*sample.data)
+    if self._joined > 1:
+      data = blocks.Block(
+        *(tf.reshape(x, (self._blocks, *x.shape[2:])) for x in data)
+      )
+    sample = sample._replace(data=data)
     if self.config.max_lag is None:
       return sample
     data, dropped = unrolls.without_stale(

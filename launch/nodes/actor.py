@@ -178,7 +178,7 @@ class Actor:
         observation = self._begin_anew()
         # The rollout still lacks the steps that have not been written.
         done = (self.steps - before) // num_envs
-        count -= done - done % (self._agent.unroll_length or 1)
+        count -= done - done % self._experience.steps_per_item
       if self._over():
         return
     self._adder.flush()

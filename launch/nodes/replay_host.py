@@ -23,7 +23,7 @@ import reverb
 from launch import pulse
 from launch import rpc
 from launch.nodes import saves
-from replay.checkpoints import save as checkpoints
+from replay import checkpoints
 from run_records import checkpoints as checkpoint_files
 from run_records import jsonable
 
@@ -123,15 +123,15 @@ class ReplayHost:
       self._opened.append(opened)
       if opened.restored is not None:
         _logger.info(
-          'Shard %d goes on from generation %d with %d items.',
+          'Shard %d goes on from %s with %d items.',
           shard,
-          opened.restored.generation,
-          sum(opened.restored.items.values()),
+          opened.restored.path.name,
+          opened.restored.items,
         )
       self._say_where(shard, address, opened.restored)
 
   def _say_where(
-    self, shard: int, address: str, restored: checkpoints.Manifest | None
+    self, shard: int, address: str, restored: checkpoints.Saved | None
   ) -> None:
     """Writes RUN/replay/shard_<i>.json; warns about data lost in a restart."""
     if self._run_dir is None:
@@ -162,7 +162,7 @@ class ReplayHost:
 
     Raises:
       RuntimeError: the servers are not running yet, or no longer.
-      checkpoint_files.Broken: see `checkpoints.save`.
+      checkpoints.Broken: see `checkpoints.save`.
     """
     kept = 0
     with self._lock:
@@ -179,10 +179,10 @@ class ReplayHost:
         if directory is None:
           continue
         # A large shard takes longer than a node may be silent.
-        manifest = checkpoints.save(
+        saved = checkpoints.save(
           opened, directory, meta=meta, beat=pulse.progress
         )
-        kept += sum(manifest.items.values())
+        kept += saved.items
       self._saved_last = last and not self._shared
     return kept
 

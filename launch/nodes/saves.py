@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from launch import pulse
-from replay.checkpoints import files as checkpoint_files
 from run_records import checkpoints
 from run_records import run_directory
 from run_records import unsaved
@@ -27,8 +26,9 @@ _PERIOD_S = 5.0  # from the end of a learner's checkpoint to the next
 _SHARE = 20  # saves take at most 1 / _SHARE of a learner's time
 _BYTES_PER_S = 1e6  # of a learner's checkpoints: disks wear out
 _LONG_S = 3.0  # a save of replay that takes longer is logged
-# Errors of a save of replay. The rpc errors are subclasses of these.
-FAILURES = (OSError, RuntimeError, checkpoint_files.Broken)
+# Errors of a save of replay. Those of rpc and `checkpoints.Broken` are
+# subclasses of these.
+FAILURES = (OSError, RuntimeError)
 
 
 class _Pause:

@@ -1,7 +1,6 @@
 """`python -m replay.inspect` inspects replay, running or saved.
 
 command  the command line
-launcher the network of a run: who launched it, how to join it
 target   from the command line to servers and checkpoints
 read     the state of servers and checkpoints
 items    a look at some items

@@ -5,8 +5,7 @@
     python -m replay.inspect runs/NAME/checkpoints/replay/shard_0 --sample 3
 
 Reading costs a server next to nothing. Items of a live server count as sampled
-when they are looked at: by default at most 32 are, and none if that would be
-felt (docs/replay.md).
+when they are looked at, with --sample and --histogram (docs/replay.md).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 import contextlib
-import dataclasses
 import json
 import os
 import sys
@@ -24,14 +22,9 @@ from typing import Any
 
 # Imports nothing slow, so that --help and usage errors are answered at once.
 from replay import isolation
-from replay.inspect import launcher
 from replay.inspect import target as inspect_target
 
 USAGE = 2
-HISTOGRAMS = ('priorities', 'ages', 'returns')
-# Items of a live table for a histogram; seconds between looks with --watch.
-_HISTOGRAM_LOOK = 256
-_WATCH_LOOK_S = 10.0
 # Seconds of waiting at the start before the user is told the reason.
 _PATIENCE_S = 1.0
 
@@ -51,7 +44,7 @@ def main(argv: Sequence[str] | None = None, own_process: bool = False) -> int:
       )
     if own_process:
       _enter_network(target)  # while there is only one thread
-  except (inspect_target.Unknown, launcher.Refused) as e:
+  except (inspect_target.Unknown, isolation.Refused) as e:
     return _fail(str(e))
   # Keeps TensorFlow's log lines out of the output.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -71,10 +64,7 @@ def main(argv: Sequence[str] | None = None, own_process: bool = False) -> int:
 
 def _enter_network(target: inspect_target.Target) -> None:
   """Enters the run's network, or a private one for a server of its own."""
-  live = bool(target.addresses)
-  if live and target.metrics is not None:
-    live = launcher.join(target.metrics.parent)
-  if not live:
+  if not (target.addresses and target.join()):
     # A server in this process reads the checkpoint.
     isolation.prepare()
     isolation.enter('auto')
@@ -84,18 +74,21 @@ def _once(args: argparse.Namespace, target: inspect_target.Target) -> None:
   from replay.inspect import draw
   from replay.inspect import report as reports
 
-  wish = reports.Wish(args.sample if args.sample else args.look)
-  if args.histogram:
-    count = _HISTOGRAM_LOOK if args.look is None else args.look
-    wish = reports.Wish(count, args.histogram != 'priorities', whole=True)
-  interval_s = 0.0 if args.sample or args.histogram else args.interval
-  report = reports.collect(args, target, wish, interval_s)
+  looking = args.sample or args.histogram
+  report = reports.collect(args, target, 0.0 if looking else args.interval)
+  if not looking:
+    if args.json:
+      print(json.dumps(reports.as_dict(report)))
+    else:
+      draw.show(draw.report(report))
+    return
+  looks = reports.look(report, args.timeout, args.sample)
   bars = {}
   if args.histogram:
-    found = reports.values(report, args.histogram)
+    found = reports.priorities(report, looks)
     bars = {name: draw.bins(*own) for name, own in found.items()}
   if args.json:
-    values = reports.as_dict(report, with_items=bool(args.sample))
+    values = reports.as_dict(report, looks if args.sample else None)
     if args.histogram:
       values['histogram'] = {
         name: {'edges': edges.tolist(), 'parts': parts.tolist()}
@@ -103,11 +96,9 @@ def _once(args: argparse.Namespace, target: inspect_target.Target) -> None:
       }
     print(json.dumps(values))
   elif args.histogram:
-    draw.show(draw.histogram(args.histogram, report, found, bars))
-  elif args.sample:
-    draw.show(draw.samples(report))
+    draw.show(draw.histogram(report, looks, found, bars))
   else:
-    draw.show(draw.report(report))
+    draw.show(draw.samples(report, looks))
 
 
 def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
@@ -123,15 +114,11 @@ def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
   on_screen = console.is_terminal and not args.json
   if on_screen:
     shown = live.Live(console=console, auto_refresh=False)
-  looks: Any = {}
-  before, looked_at = None, -_WATCH_LOOK_S
+  before = None
   with shown:
     while True:
-      now = time.monotonic()
-      look = now - looked_at >= _WATCH_LOOK_S
-      wish = reports.Wish(args.look if look else 0)
       try:
-        report = reports.collect(args, target, wish, args.interval, before)
+        report = reports.collect(args, target, args.interval, before)
       except reading.Failed as e:
         if before is None:
           raise
@@ -143,9 +130,6 @@ def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
           print(frame, file=sys.stderr)
         time.sleep(args.interval)
         continue
-      if look:
-        looks, looked_at = report.looks, now
-      report = dataclasses.replace(report, looks=looks)
       before = report.shards
       if args.json:
         print(json.dumps(reports.as_dict(report)), flush=True)
@@ -174,13 +158,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
   )
   add('--watch', action='store_true', help='again and again, until Ctrl-C')
   add('--sample', type=_count, metavar='N', help='decode N items of each table')
-  add(
-    '--look',
-    type=_count,
-    metavar='N',
-    help='items for ages, lag and histograms; 0: leave live items alone',
-  )
-  add('--histogram', choices=HISTOGRAMS, help='draw how these are spread')
+  add('--histogram', choices=('priorities',), help='draw how these are spread')
   add('--json', action='store_true', help='for scripts')
   add(
     '--timeout',
@@ -189,17 +167,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     metavar='S',
     help='seconds to wait for a server (5), once TensorFlow is loaded',
   )
-  add(
-    '--learner-steps',
-    type=_count,
-    metavar='N',
-    help='of the learner, for the policy lag; a run knows its own',
-  )
   args = parser.parse_args(argv)
   if args.sample is not None and args.histogram:
     parser.error('--sample and --histogram: choose one.')
-  if args.sample == 0 or (args.histogram and args.look == 0):
-    parser.error('0 items show nothing: ask for at least 1.')
   if args.watch and (args.sample or args.histogram):
     parser.error(
       '--watch with --sample or --histogram would sample a live server again '
@@ -212,8 +182,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _count(text: str) -> int:
   value = int(text)
-  if value < 0:
-    raise argparse.ArgumentTypeError(f'{value} is below 0')
+  if value < 1:
+    raise argparse.ArgumentTypeError(f'{value} must be at least 1')
   return value
 
 

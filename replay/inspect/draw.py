@@ -11,16 +11,10 @@ from rich import markup
 from rich import table as rich_table
 from rich import text as rich_text
 
-from replay.inspect import items as inspect_items
 from replay.inspect import read as reading
 from replay.inspect import report as inspect_report
 from replay.inspect import words
 
-UNITS = {
-  'priorities': 'priority',
-  'ages': 'age in seconds',
-  'returns': 'sum of rewards of an item',
-}
 _BINS = 16
 _BAR_WIDTH = 40
 # Positive values whose ratio exceeds this get geometric bins.
@@ -41,10 +35,12 @@ def report(found: inspect_report.Report) -> rich_console.Group:
   return rich_console.Group(*parts)
 
 
-def samples(found: inspect_report.Report) -> rich_console.Group:
+def samples(
+  found: inspect_report.Report, looks: inspect_report.Looks
+) -> rich_console.Group:
   """Renders the items that were looked at, and what is missing."""
-  parts: list[Any] = [*_left_out(found)]
-  for (label, name), look in found.looks.items():
+  parts: list[Any] = [*_left_out(found, looks)]
+  for (label, name), look in looks.items():
     if isinstance(look, str):
       continue
     for item in look.items:
@@ -55,8 +51,6 @@ def samples(found: inspect_report.Report) -> rich_console.Group:
         f'{label}, table {name}, item {item.key}: priority '
         f'{item.priority:.5g}, sampled {item.times_sampled} times'
       )
-      if item.age_s is not None:
-        head += f', {item.age_s:,.1f} s old when saved'
       parts += [rich_text.Text(''), rich_text.Text(head, style='bold'), grid]
   return rich_console.Group(*parts)
 
@@ -77,47 +71,45 @@ def bins(values: np.ndarray, weights: np.ndarray) -> tuple[Any, Any]:
 
 
 def histogram(
-  what: str,
   found: inspect_report.Report,
+  looks: inspect_report.Looks,
   values: Mapping[str, tuple[np.ndarray, np.ndarray]],
   bars: Mapping[str, tuple[np.ndarray, np.ndarray]],
 ) -> rich_console.Group:
-  """Renders bars of the `bins` of each table's values, and what is missing.
+  """Renders bars of the `bins` of priorities, and what is missing.
 
-  `what` is a key of `UNITS`; `values` have their weights.
+  `values` by table, with their weights.
   """
   parts: list[Any] = []
   for name, (edges, counts) in bars.items():
-    title = f'{name}: {UNITS[what]}, {words.summary(*values[name])}'
+    own = values[name]
+    title = f'{name}: priority of {len(own[0])} items, {words.summary(*own)}'
     grid = rich_table.Table.grid(padding=(0, 1))
     for justify in ('right', 'left', 'right'):
       grid.add_column(justify=justify)
     for low, high, part in zip(edges[:-1], edges[1:], counts):
-      bar = '█' * round(_BAR_WIDTH * part / counts.max())
-      if part and not bar:
-        bar = '▏'
+      bar = '#' * int(np.ceil(_BAR_WIDTH * part / counts.max()))
       grid.add_row(f'{low:.4g} to {high:.4g}', bar, f'{part:.1%}')
     parts += [rich_text.Text(''), rich_text.Text(title, style='bold'), grid]
-  note = inspect_report.source(found, what)
-  parts.append(rich_text.Text(note, style='dim'))
-  return rich_console.Group(*parts, *_left_out(found))
+  return rich_console.Group(*parts, *_left_out(found, looks))
 
 
 def show(what: rich_console.Group) -> None:
   rich_console.Console(highlight=False).print(what)
 
 
-def _left_out(found: inspect_report.Report) -> list[rich_text.Text]:
-  sentences = inspect_report.left_out(found)
+def _left_out(
+  found: inspect_report.Report, looks: inspect_report.Looks
+) -> list[rich_text.Text]:
+  sentences = inspect_report.left_out(found, looks)
   return [rich_text.Text(sentence, style='yellow') for sentence in sentences]
 
 
 def _heading(shard: reading.Shard) -> rich_text.Text:
   text = f'{shard.label} at {shard.source}'
-  if shard.manifest:
-    meta = ', '.join(f'{k} {v}' for k, v in shard.manifest.meta.items())
-    text += f' (generation {shard.manifest.generation}'
-    text += f', {meta})' if meta else ')'
+  if shard.saved and shard.saved.meta:
+    meta = ', '.join(f'{k} {v}' for k, v in shard.saved.meta.items())
+    text += f' ({meta})'
   if shard.error:
     return rich_text.Text(f'{text}: {shard.error}', style='red')
   return rich_text.Text(text)
@@ -151,7 +143,6 @@ def _table(
   found: inspect_report.Report, shard: reading.Shard, table: reading.Table
 ) -> rich_table.Table:
   rates = found.rates.get((shard.label, table.name))
-  look = found.looks.get((shard.label, table.name))
   state = words.limiter_state(table)
   held = 'wait:' in state
   rows: list[tuple[str, Any]] = [
@@ -175,7 +166,6 @@ def _table(
   rows += [
     ('bytes', words.memory(table)),
     ('columns', words.columns(table)),
-    *_look_rows(look),
   ]
   grid = rich_table.Table.grid(padding=(0, 2))
   grid.add_column(style='bold')
@@ -185,10 +175,3 @@ def _table(
     shown = rich_text.Text(value) if isinstance(value, str) else value
     grid.add_row(f'  {name}', shown)
   return grid
-
-
-def _look_rows(look: Any) -> list[tuple[str, str]]:
-  if not isinstance(look, inspect_items.Look):
-    return [('age, lag', look)] if look else []
-  age = 'sample age' if look.sampled else 'item age'
-  return [(age, words.ages(look)), ('policy lag', words.lag(look))]

@@ -1,19 +1,18 @@
-"""Looks at items: their contents, ages and policy versions.
+"""Looks at items: their priorities and their contents.
 
 Reverb shows an item only by sampling it. On a live server, that counts as a
 sample for the rate limiter and for the item, and removes the item from a queue.
-A look is therefore small, has a time limit, and is refused where it would use
-up items. A checkpoint is copied, and a temporary server restores the copy.
+A look is therefore made only where it was asked for, has a time limit, and is
+refused where it would use up items. A checkpoint is read from its files, and a
+temporary server decodes the data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import dataclasses
 import pathlib
-import tempfile
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -21,17 +20,9 @@ import reverb
 import tensorflow as tf
 import tree
 
+from replay import checkpoints
 from replay import packing
-from replay import stderr
-from replay.checkpoints import files
-from replay.checkpoints import restore
-from replay.checkpoints import save
 from replay.inspect import read as reading
-
-# Names of columns that hold rewards, in any table.
-RETURNS = ('r_t', 'reward', 'rewards')
-# Part of the limiter's range by which a default look (no --look) may move it.
-_UNASKED_PART = 0.01
 
 
 class NotLooked(Exception):
@@ -46,14 +37,12 @@ class Item:
     priority: as stored, not raised to an exponent.
     times_sampled: on a live server, includes this look.
     fields: arrays by name: the fields of `packing.Transition`, or the columns.
-    age_s: seconds since the insert, if known.
   """
 
   key: int
   priority: float
   times_sampled: int
   fields: Mapping[str, np.ndarray]
-  age_s: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,94 +52,65 @@ class Look:
   Attributes:
     weights: the share of the table that each item represents, [N], sum 1. They
       correct for prioritized samplers, which draw large priorities more often.
-    sampled: whether the table's sampler drew them (live); their ages are then
-      those of the samples that a learner gets.
-    now: seconds since the epoch to which ages refer.
-    learner_steps: for the policy lag, if known.
     fewer: a sentence on why there are fewer items than requested, or ''.
   """
 
   items: list[Item]
   weights: np.ndarray
-  sampled: bool
-  now: float
-  learner_steps: int | None
   fewer: str = ''
 
-  def values(self, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Values with their weights, float64 [M] each; empty if unknown.
-
-    Args:
-      what: 'priorities'; 'ages', seconds; 'returns', reward units; 'versions'
-        or 'lags', learner steps. Each transition of an item has its own value.
-    """
-    if what == 'lags' and self._too_few_steps():
-      return np.empty(0), np.empty(0)
-    pairs = [
-      (own.reshape(-1), weight)
-      for item, weight in zip(self.items, self.weights, strict=True)
-      if (own := self._of(item, what)) is not None and own.size
-    ]
-    if not pairs:
-      return np.empty(0), np.empty(0)
-    weights = [np.full(own.size, weight / own.size) for own, weight in pairs]
-    return np.concatenate([own for own, _ in pairs]), np.concatenate(weights)
-
-  def _too_few_steps(self) -> bool:
-    """Whether most items are of versions that the learner has yet to reach."""
-    versions, _ = self.values('versions')
-    steps = self.learner_steps
-    return steps is not None and bool(
-      np.sum(versions > steps) * 2 > len(versions)
-    )
-
-  def _of(self, item: Item, what: str) -> np.ndarray | None:
-    if what == 'priorities':
-      return np.array([item.priority])
-    if what == 'ages':
-      if item.age_s is not None:
-        return np.array([item.age_s])
-      written = _field(item, ('written_at',))
-      return None if written is None else packing.age_s(written, self.now)
-    if what == 'returns':
-      rewards = _field(item, RETURNS)
-      # A sequence or a block [T, ...] has one reward per step.
-      if rewards is not None and 'weight' not in item.fields and rewards.ndim:
-        rewards = rewards.sum(axis=0)
-      return rewards
-    version = _field(item, ('version', 'versions'))
-    if what == 'lags' and version is not None:
-      if self.learner_steps is None:
-        return None
-      # The counter of a run may lag a moment behind its learner.
-      return np.maximum(self.learner_steps - version, 0.0)
-    return version
+  @property
+  def priorities(self) -> np.ndarray:
+    return np.array([item.priority for item in self.items])
 
 
 def look_live(
-  shard: reading.Shard, table: reading.Table, count: int, timeout_s: float
+  shard: reading.Shard,
+  table: reading.Table,
+  count: int,
+  timeout_s: float,
+  whole: bool = False,
 ) -> Look:
   """Samples up to `count` items; only one if the sampler would repeat it.
+
+  With `whole`, they must represent the whole table.
 
   Raises:
     NotLooked: a look would use up items, another version packed them, or the
       limiter or the server did not respond within timeout_s.
   """
-  refuse(table)
-  specs = table.signature
+  name, specs = table.name, table.signature
+  if table.max_times_sampled:
+    raise NotLooked(
+      f'Items leave table {name!r} after {table.max_times_sampled} sample(s): '
+      'a look would take them from its reader. Look at a checkpoint.'
+    )
+  if table.size < table.limiter.min_size_to_sample:
+    need = table.limiter.min_size_to_sample
+    raise NotLooked(
+      f'Samples wait until {need:,} items are there; there are {table.size:,}.'
+    )
   if specs is None:
     raise NotLooked(
-      f'Table {table.name!r} has no signature, which says what its items are.'
+      f'Table {name!r} has no signature, which says what its items are.'
+    )
+  options = table.sampler
+  repeats = options.HasField('heap') or options.fifo or options.lifo
+  if repeats and whole:
+    raise NotLooked(
+      f'The sampler of table {name!r} does not draw at random: it gives one '
+      'item again and again, which says nothing of the others. Look at a '
+      'checkpoint.'
     )
   _layout(specs)
-  wanted, count = count, 1 if in_order(table) else count
+  wanted, count = count, 1 if repeats else count
   found: list[Any] = []
   errors: list[str] = []
 
   def sample() -> None:
     dataset = reverb.TrajectoryDataset(
       shard.source,
-      table.name,
+      name,
       dtypes=tree.map_structure(lambda spec: spec.dtype, specs),
       shapes=tree.map_structure(lambda spec: spec.shape, specs),
       max_in_flight_samples_per_worker=count,
@@ -171,25 +131,29 @@ def look_live(
   samples = list(found)
   ending = f'within {timeout_s:g} s' + (f': {errors[0]}' if errors else '.')
   if not samples:
-    raise NotLooked(f'Table {table.name!r} gave no sample {ending}')
+    raise NotLooked(f'Table {name!r} gave no sample {ending}')
   fewer = ''
-  if len(samples) < count:
-    fewer = f'{len(samples):,} of {count:,} items: the table gave no more '
-    fewer += ending
-  elif count < wanted:
-    fewer = f'1 of {wanted:,} items: its sampler gives this one every time.'
-  weights = 1 / np.array([float(one.info.probability) for one in samples])
-  items = [
-    Item(
-      int(one.info.key),
-      float(one.info.priority),
-      int(one.info.times_sampled),
-      decode(specs, tree.flatten(one.data)),
+  if len(samples) < wanted:
+    why = (
+      'its sampler gives this one again and again.'
+      if repeats
+      else f'the table gave no more {ending}'
     )
-    for one in samples
-  ]
-  weights /= weights.sum()
-  return Look(items, weights, True, time.time(), shard.learner_steps, fewer)
+    fewer = f'{len(samples):,} of {wanted:,} items: {why}'
+  weights = np.array([1 / one.info.probability for one in samples])
+  return Look(
+    [
+      Item(
+        int(one.info.key),
+        float(one.info.priority),
+        int(one.info.times_sampled),
+        decode(specs, tree.flatten(one.data)),
+      )
+      for one in samples
+    ],
+    weights / weights.sum(),
+    fewer,
+  )
 
 
 def look_saved(
@@ -197,113 +161,32 @@ def look_saved(
 ) -> Look:
   """Draws up to `count` items of a checkpoint uniformly, without replacement.
 
-  With data=False, items have no fields, only priorities and ages.
+  With data=False, items have no fields.
 
   Raises:
-    NotLooked: the table is empty, or its items have another format.
+    NotLooked: the table is empty, or another version packed its items.
   """
   source = pathlib.Path(shard.source)
   if not table.size:
     raise NotLooked(f'Table {table.name!r} is empty.')
   order = np.random.default_rng(0).permutation(table.size)
   chosen = set(order[:count].tolist())
-  own = (i for i in restore.read_items(source) if i.table == table.name)
+  own = (i for i in checkpoints.read_items(source) if i.table == table.name)
   picked = [item for index, item in enumerate(own) if index in chosen]
-  saved = (
-    shard.manifest.time
-    if shard.manifest
-    else (source / files.DONE).stat().st_mtime
-  )
   decoded = {}
   if data:
     decoded = {
       key: decode(table.signature, columns)
-      for key, columns in restored(source, table, picked)
+      for key, columns in checkpoints.read_data(source, table.name, picked)
     }
   items = [
-    Item(
-      item.key,
-      item.priority,
-      item.times_sampled,
-      decoded.get(item.key, {}),
-      max(0.0, saved - item.inserted_at.ToNanoseconds() / 1e9),
-    )
-    for item in picked
+    Item(i.key, i.priority, i.times_sampled, decoded.get(i.key, {}))
+    for i in picked
   ]
-  weights = np.full(len(items), 1 / len(items))
-  return Look(items, weights, False, saved, shard.learner_steps)
-
-
-def restored(
-  source: pathlib.Path, table: reading.Table, picked: list
-) -> Iterator[tuple[int, list[np.ndarray]]]:
-  """Yields key and columns of items, from a server that restores only these."""
-  # A queue returns each item once.
-  queue = reverb.Table.queue(table.name, len(picked), signature=table.signature)
-  with tempfile.TemporaryDirectory(prefix='replay-inspect-') as temporary:
-    copy = pathlib.Path(temporary) / 'copy'
-    restore.excerpt(source, queue, picked, copy)
-    # Reverb's log messages at its start would appear before the answer.
-    with stderr.muted():
-      server = save.start([queue], None, copy.with_name('none'), copy)
-      try:
-        client = reverb.Client(f'127.0.0.1:{server.port}')
-        samples = client.sample(table.name, len(picked), emit_timesteps=False)
-        for one in samples:
-          yield one.info.key, one.data
-      finally:
-        save.stop([server])
-
-
-def unasked(table: reading.Table, count: int) -> int:
-  """How many items to look at if the user did not say.
-
-  Raises:
-    NotLooked: none, for the reason in the message.
-  """
-  refuse(table)
-  limiter = table.limiter
-  if not limiter.unlimited:
-    room = _UNASKED_PART * (limiter.max_diff - limiter.min_diff)
-    count = min(count, int(room))
-    if limiter.samples_wait(table.size):
-      count = 0
-  if count < 1:
-    raise NotLooked(
-      'Its limiter is too tight for a look that was not asked for: --look N '
-      'does it.'
-    )
-  return count
-
-
-def in_order(table: reading.Table) -> bool:
-  """Whether the sampler returns the same item until the table changes."""
-  options = table.sampler
-  return options.HasField('heap') or options.fifo or options.lifo
-
-
-def refuse_whole(table: reading.Table) -> None:
-  """Raises NotLooked if samples would not represent the whole table."""
-  if in_order(table):
-    raise NotLooked(
-      f'The sampler of table {table.name!r} does not draw at random: it gives '
-      'one item again and again, which says nothing of the others. Look at a '
-      'checkpoint.'
-    )
-
-
-def refuse(table: reading.Table) -> None:
-  """Raises NotLooked if a look would wait, or would use up items."""
-  if table.max_times_sampled:
-    raise NotLooked(
-      f'Items leave table {table.name!r} after {table.max_times_sampled} '
-      'sample(s): a look would take them from its reader. Look at a checkpoint.'
-    )
-  if table.size < table.limiter.min_size_to_sample:
-    need = table.limiter.min_size_to_sample
-    raise NotLooked(
-      f'Samples wait until {need:,} items are there; there are {table.size:,}.'
-    )
+  fewer = ''
+  if data and len(items) < count:
+    fewer = f'{len(items):,} of {count:,} items: it holds no more.'
+  return Look(items, np.full(len(items), 1 / len(items)), fewer)
 
 
 def decode(signature: Any, columns: list[np.ndarray]) -> dict[str, np.ndarray]:
@@ -331,13 +214,3 @@ def _layout(signature: Any) -> packing.TransitionLayout | None:
     return packing.from_signature(named[0][1]) if len(named) == 1 else None
   except packing.WrongFormat as e:
     raise NotLooked(str(e)) from e
-
-
-def _field(item: Item, names: tuple[str, ...]) -> np.ndarray | None:
-  for name, value in item.fields.items():
-    if name.split('/')[-1] in names:
-      value = np.asarray(value, float)
-      there = item.fields.get('weight')
-      # Leaves out the places of a population's array that hold no transition.
-      return value if there is None else value[np.asarray(there) > 0]
-  return None

@@ -16,56 +16,13 @@ from typing import Any
 import reverb
 import tree
 
-from replay.checkpoints import files
-from replay.checkpoints import restore
+from replay import checkpoints
+from replay import table_checks
 from replay.inspect import target as inspect_target
 
 
 class Failed(Exception):
   """The inspection cannot continue; the message says what to change."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Limiter:
-  """Reverb's rate limiter, and its counters.
-
-  The cursor is inserts * samples_per_insert - samples. Inserts wait if it would
-  exceed max_diff. Samples wait if it would fall below min_diff, or if the table
-  has fewer than min_size_to_sample items.
-  """
-
-  samples_per_insert: float
-  min_size_to_sample: int
-  min_diff: float
-  max_diff: float
-  inserts: int
-  samples: int
-
-  @property
-  def unlimited(self) -> bool:
-    """Whether the limiter enforces only the minimum size."""
-    return restore.unlimited(self)
-
-  @property
-  def is_queue(self) -> bool:
-    return restore.is_queue(self)
-
-  @property
-  def cursor(self) -> float:
-    return self.inserts * self.samples_per_insert - self.samples
-
-  @property
-  def behind(self) -> float:
-    """Samples by which sampling lags behind the ratio; negative: ahead."""
-    return self.cursor - (self.min_diff + self.max_diff) / 2
-
-  def inserts_wait(self, size: int) -> bool:
-    if size + 1 <= self.min_size_to_sample:
-      return False
-    return self.cursor + self.samples_per_insert > self.max_diff
-
-  def samples_wait(self, size: int) -> bool:
-    return size < self.min_size_to_sample or self.cursor - 1 < self.min_diff
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +45,7 @@ class Table:
   max_times_sampled: int
   sampler: Any
   remover: Any
-  limiter: Limiter
+  limiter: table_checks.Limiter
   episodes: int | None
   unique_samples: int
   signature: Any
@@ -113,7 +70,6 @@ class Shard:
     offline: whether it is a checkpoint.
     time: when it was read, on the monotonic clock, in seconds.
     tables: by name; empty if there is an error.
-    learner_steps: steps of the learner that samples from it, if known.
     error: why it could not be read.
   """
 
@@ -122,8 +78,7 @@ class Shard:
   offline: bool
   time: float
   tables: Mapping[str, Table]
-  learner_steps: int | None = None
-  manifest: files.Manifest | None = None
+  saved: checkpoints.Saved | None = None
   error: str | None = None
 
 
@@ -133,9 +88,8 @@ def read(target: inspect_target.Target, timeout_s: float) -> list[Shard]:
   Raises:
     Failed: neither could be read.
   """
-  steps = target.learner_steps()
   shards = [
-    read_server(address, timeout_s, label, steps)
+    read_server(address, timeout_s, label)
     for label, address in target.addresses.items()
   ]
   if all(shard.error for shard in shards):
@@ -154,12 +108,7 @@ def read(target: inspect_target.Target, timeout_s: float) -> list[Shard]:
   return shards
 
 
-def read_server(
-  address: str,
-  timeout_s: float,
-  label: str = 'replay',
-  learner_steps: int | None = None,
-) -> Shard:
+def read_server(address: str, timeout_s: float, label: str = 'replay') -> Shard:
   """Reads a live server; sets `error` if it does not answer."""
   tables, error = {}, None
   try:
@@ -176,34 +125,20 @@ def read_server(
       f'{address} cannot be asked as a Reverb server '
       f'({str(e).splitlines()[0]}). Check the address.'
     )
-  return Shard(
-    label, address, False, time.monotonic(), tables, learner_steps, error=error
-  )
+  return Shard(label, address, False, time.monotonic(), tables, error=error)
 
 
 def read_checkpoint(path: pathlib.Path, label: str = 'replay') -> Shard:
-  """Reads a generation, or the newest valid one of a checkpoint directory.
-
-  Raises:
-    Failed: it has another format.
-  """
-  path, manifest, error = pathlib.Path(path), None, None
-  candidates = [path] if (path / files.TABLES).exists() else []
-  for candidate in candidates or files.generations(path):
+  """Reads a generation, or the newest whole one of a checkpoint directory."""
+  error = f'{path} holds no checkpoint.'
+  one = (path / checkpoints.TABLES).exists()
+  for candidate in [path] if one else checkpoints.generations(path):
     try:
-      if (candidate / files.MANIFEST).exists() or not candidates:
-        manifest = files.read_manifest(candidate)
-        files.verify(manifest)
-      tables = _from_files(candidate)
-      steps = (manifest.meta if manifest else {}).get('learner_steps')
-      return Shard(
-        label, str(candidate), True, time.monotonic(), tables, steps, manifest
-      )
-    except files.Broken as e:
-      error = error or f'The checkpoint is broken: {e}'
-    except files.WrongFormat as e:
-      raise Failed(str(e)) from e
-  error = error or f'{path} holds no checkpoint.'
+      saved = checkpoints.read(candidate)
+      found, now = _from_files(candidate), time.monotonic()
+      return Shard(label, str(candidate), True, now, found, saved)
+    except OSError as e:
+      error = f'The checkpoint is broken: {e}'
   return Shard(label, str(path), True, time.monotonic(), {}, error=error)
 
 
@@ -240,24 +175,6 @@ def leaves(signature: Any) -> list[tuple[str, Any]]:
   ]
 
 
-def live_limiter(info: Any) -> Limiter:
-  """The rate limiter of a table, from the table's `server_info`."""
-  limiter = info.rate_limiter_info
-  inserts, samples = limiter.insert_stats, limiter.sample_stats
-  return _limiter(limiter, inserts.completed, samples.completed)
-
-
-def _limiter(limits: Any, inserts: int, samples: int) -> Limiter:
-  return Limiter(
-    limits.samples_per_insert,
-    limits.min_size_to_sample,
-    limits.min_diff,
-    limits.max_diff,
-    inserts,
-    samples,
-  )
-
-
 def _from_info(info: Any) -> Table:
   times = info.table_worker_time
   return Table(
@@ -267,7 +184,7 @@ def _from_info(info: Any) -> Table:
     max_times_sampled=info.max_times_sampled,
     sampler=info.sampler_options,
     remover=info.remover_options,
-    limiter=live_limiter(info),
+    limiter=table_checks.live_limiter(info),
     episodes=info.num_episodes,
     unique_samples=info.num_unique_samples,
     signature=info.signature,
@@ -279,9 +196,9 @@ def _from_info(info: Any) -> Table:
 
 
 def _from_files(path: pathlib.Path) -> dict[str, Table]:
-  saved = restore.read_tables(path)
+  saved = checkpoints.read_tables(path)
   sizes = dict.fromkeys(saved, 0)
-  for item in restore.read_items(path):
+  for item in checkpoints.read_items(path):
     sizes[item.table] = sizes.get(item.table, 0) + 1
   tables = {}
   for name, table in saved.items():
@@ -293,10 +210,12 @@ def _from_files(path: pathlib.Path) -> dict[str, Table]:
       max_times_sampled=table.max_times_sampled,
       sampler=table.sampler,
       remover=table.remover,
-      limiter=_limiter(limiter, limiter.insert_count, limiter.sample_count),
+      limiter=table_checks.limiter_of(
+        limiter, limiter.insert_count, limiter.sample_count
+      ),
       episodes=None,
       unique_samples=table.num_unique_samples,
-      signature=restore.decode_signature(table),
+      signature=checkpoints.decode_signature(table),
       worker_ms={},
     )
   return tables

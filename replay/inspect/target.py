@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-import contextlib
 import dataclasses
+import fcntl
 import json
-import os
 import pathlib
 import re
+import socket
 
 # Imports nothing slow, so that a wrong target is reported at once.
-from replay.inspect import launcher
+from replay import isolation
 
-# Groups of nodes that learn, by topology.
-_LEARNERS = ('learner', 'worker', 'explorer')
-# Enough for at least one row of each learner.
-_TAIL_BYTES = 1 << 16
+# What run_records/launcher.py writes, and locks while the run's launcher lives.
+_LAUNCHER = 'launcher.json'
 _ADDRESS = re.compile(r'(\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})')
 
 
@@ -31,61 +29,64 @@ class Target:
   Attributes:
     addresses: of live servers, by label.
     directories: of checkpoints that were there, by label.
-    metrics: directory of the run's metrics, or None.
+    run: its directory, or None.
   """
 
   addresses: Mapping[str, str]
   directories: Mapping[str, pathlib.Path]
-  metrics: pathlib.Path | None = None
+  run: pathlib.Path | None = None
 
   def saved(self) -> Mapping[str, pathlib.Path]:
     """Checkpoints of now: a run saves its replay at its end, too."""
-    if self.metrics is None:
+    if self.run is None:
       return self.directories
-    run = self.metrics.parent
-    return _shards(run / 'checkpoints' / 'replay') or self.directories
+    return _shards(self.run / 'checkpoints' / 'replay') or self.directories
 
   def ended(self) -> bool:
-    """Whether it is a run that has ended, as far as its launcher says."""
-    if self.metrics is None:
+    """Whether it is a run whose launcher has ended."""
+    if self.run is None:
       return False
-    run = self.metrics.parent
-    said = 'summary.json', launcher.FILE  # of which one is there by then
-    if not any((run / name).exists() for name in said):
-      return False
+    said = 'summary.json', _LAUNCHER  # of which one is there by then
+    return any((self.run / name).exists() for name in said) and not _locked(
+      self.run / _LAUNCHER
+    )
 
-    def wait(words: str) -> None:  # half a minute, of a run of another host
-      raise launcher.Refused(words)
+  def join(self) -> bool:
+    """Moves this process into the network of the run, if it has its own.
 
-    try:
-      launcher.check_ended(run, wait)
-    except launcher.Refused:
-      return False
-    return True
+    Returns:
+      Whether its servers may be there.
 
-  def learner_steps(self) -> int | None:
-    """The learner's step of about a second ago; None if it is not known.
-
-    If possible, it is the learner's own, from its newest row: like the versions
-    that items carry, it falls back when a learner is restored. The total of the
-    run's counter also includes updates that were repeated, and those of other
-    members. Of several learners each has a count of its own: None.
+    Raises:
+      Unknown: the record of its launcher cannot be read.
+      isolation.Refused: see `isolation.join`.
     """
-    if self.metrics is None:
-      return None
-    newest: dict[str, int] = {}
-    for kind in _LEARNERS:
-      with contextlib.suppress(OSError):
-        for row in _rows(self.metrics / f'node_{kind}.jsonl'):
-          if 'parameters_version' in row:
-            newest[row['node']] = int(row['parameters_version'])
-    if newest:
-      return newest.popitem()[1] if len(newest) == 1 else None
+    if self.run is None:
+      return bool(self.addresses)
+    record = self.run / _LAUNCHER
     try:
-      values = json.loads((self.metrics / 'counter.json').read_text('utf-8'))
-      return int(values['totals']['learner_steps'])
-    except (OSError, ValueError, KeyError, TypeError):
-      return None
+      values = json.loads(record.read_text(encoding='utf-8'))
+      pid, host = int(values['pid']), values['host']
+    except FileNotFoundError:
+      return True
+    except (OSError, ValueError, LookupError, TypeError) as e:
+      raise Unknown(f'{record} is not readable: {e!r}.') from e
+    if not _locked(record):
+      return False
+    if host != socket.gethostname():
+      return True  # its network is not here
+    return isolation.join(pid, str(self.run))
+
+
+def _locked(path: pathlib.Path) -> bool:
+  try:
+    with open(path, 'rb') as file:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  except OSError:
+    pass
+  return False
 
 
 def find(text: str) -> Target:
@@ -113,11 +114,10 @@ def find(text: str) -> Target:
 def _directory(path: pathlib.Path) -> Target:
   if (path / 'tables.tfrecord').exists() or any(path.glob('generation_*')):
     return Target({}, {'checkpoint': path})
-  checkpoints = path / 'checkpoints' / 'replay'
-  saved = _shards(checkpoints) or _shards(path)
+  saved = _shards(path / 'checkpoints' / 'replay') or _shards(path)
   live = _addresses(path / 'replay')
   if live or saved:
-    return Target(live, saved, path / 'metrics')
+    return Target(live, saved, path)
   raise Unknown(
     f'{path} is neither a run with replay servers (replay/shard_0.json) nor a '
     'replay checkpoint (generation_00000001/). Agents that learn from unrolls '
@@ -126,24 +126,9 @@ def _directory(path: pathlib.Path) -> Target:
   )
 
 
-def _rows(path: pathlib.Path) -> list[dict]:
-  """The last complete rows of a .jsonl file; OSError if there is none."""
-  with open(path, 'rb') as file:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - _TAIL_BYTES))
-    lines = file.read().splitlines()
-  rows = []
-  for line in lines:
-    with contextlib.suppress(ValueError):
-      rows.append(json.loads(line))
-  return [row for row in rows if isinstance(row, dict)]
-
-
 def _shards(path: pathlib.Path) -> dict[str, pathlib.Path]:
   found = [p for p in path.glob('shard_*') if any(p.glob('generation_*'))]
-  return {
-    p.name.replace('_', ' '): p for p in sorted(found, key=lambda p: _number(p))
-  }
+  return {p.name.replace('_', ' '): p for p in sorted(found, key=_number)}
 
 
 def _addresses(path: pathlib.Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from replay import packing
-from replay.inspect import items as inspect_items
+from replay import table_checks
 from replay.inspect import read as reading
 
 # Waits below this part of the time are not mentioned.
@@ -65,7 +65,7 @@ def selector(options: Any) -> str:
   return 'unknown'
 
 
-def limiter_rule(limiter: reading.Limiter) -> str:
+def limiter_rule(limiter: table_checks.Limiter) -> str:
   if limiter.unlimited:
     return f'samples from size {limiter.min_size_to_sample:,} on'
   if limiter.is_queue:
@@ -180,37 +180,6 @@ def total_counts(table: reading.Table) -> str:
   )
 
 
-def ages(look: inspect_items.Look) -> str:
-  """Age of samples, or of items in a checkpoint."""
-  values, weights = look.values('ages')
-  if not values.size:
-    return 'unknown: items do not say when they were written'
-  if not look.sampled:
-    return f'{_mean_max(values, weights, "s", 1)} when saved'
-  cost = f'{len(look.items)} items looked at: they count as samples'
-  return f'{_mean_max(values, None, "s", 1)} ({cost})'
-
-
-def lag(look: inspect_items.Look) -> str:
-  """Policy lag in learner steps."""
-  values, _ = look.values('lags')
-  if values.size:
-    return _mean_max(values, None, 'learner steps', 0)
-  versions, _ = look.values('versions')
-  if not versions.size:
-    return 'unknown: items carry no version'
-  written = (
-    f'unknown: written by versions {versions.min():,.0f} to '
-    f'{versions.max():,.0f}'
-  )
-  if look.learner_steps is None:
-    return f'{written}; give --learner-steps'
-  return (
-    f'{written}, and {look.learner_steps:,} learner steps are fewer; give '
-    "--learner-steps of this replay's learner"
-  )
-
-
 def summary(values: np.ndarray, weights: np.ndarray) -> str:
   mean = float(np.average(values, weights=weights))
   return f'mean {mean:.4g}, least {values.min():.4g}, most {values.max():.4g}'
@@ -237,10 +206,3 @@ def number_of_bytes(count: float) -> str:
       return f'{count:.0f} B' if unit == 'B' else f'{count:.1f} {unit}'
     count /= 1000
   return f'{count:.1f} GB'
-
-
-def _mean_max(
-  values: np.ndarray, weights: np.ndarray | None, unit: str, digits: int
-) -> str:
-  mean = float(np.average(values, weights=weights))
-  return f'mean {mean:,.{digits}f}, max {values.max():,.{digits}f} {unit}'

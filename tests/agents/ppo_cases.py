@@ -59,7 +59,7 @@ def slow_steps(agent, theta, sample):
         arrival, g = block.observation[t + 1, k], config.gamma
         if block.last[t, k]:
           after = 0.0
-          arrival = block.final_observation[k]
+          arrival = block.final_observation[0, k]
           g *= block.discount[t, k]
         following = cases.network(agent, theta, arrival)[1]
         delta = config.reward_scale * block.reward[t, k] + g * following - value

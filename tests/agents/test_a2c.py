@@ -47,7 +47,7 @@ def slow_loss(agent, theta, block):
       if block.last[t, k]:
         ret = 0.0
         if block.discount[t, k] == 1:
-          ret = outputs(block.final_observation[k])[-1]
+          ret = outputs(block.final_observation[0, k])[-1]
         after = ret
       # A_t = r + gamma V' - V + gamma lambda A', and V + A is the return.
       mixed = config.trace_lambda * ret + (1 - config.trace_lambda) * after

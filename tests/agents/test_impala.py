@@ -31,7 +31,9 @@ def slow_loss(agent, theta, block):
       truncated = block.last[t, k] and not terminated
       arrival = block.observation[t + 1, k]
       if truncated:
-        arrival = block.final_observation[k]
+        earlier = block.last[:t, k] & (block.discount[:t, k] > 0)
+        number = np.sum(earlier & block.valid[:t, k])
+        arrival = block.final_observation[number, k]
       following = cases.network(agent, theta, arrival)[1]
       rho = np.exp(log_pi - block.behaviour[t, k, 0])
       bars = config.rho_bar, config.c_bar, config.pg_rho_bar
@@ -219,7 +221,7 @@ def test_nothing_is_learned_from_what_is_no_experience(options):
     block.action[t, k] = 0
     block.behaviour[t, k] = -5.0
   block.observation[3, 1] = block.observation[T, :2] = 50.0
-  block.final_observation[[0, 2]] = 50.0
+  block.final_observation[:, [0, 2]] = 50.0
   got = _gradient(agent, theta, cases.batch_of(block))
   np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
@@ -247,7 +249,7 @@ def test_a_time_limit_is_bootstrapped_from_its_true_end():
   theta = cases.make_theta(agent)
   block = cases.make_block(agent)
   before = cases.loss_of(agent, theta, cases.batch_of(block)).loss
-  block.final_observation[1] += 1.0
+  block.final_observation[0, 1] += 1.0
   assert (
     abs(cases.loss_of(agent, theta, cases.batch_of(block)).loss - before) > 1e-4
   )

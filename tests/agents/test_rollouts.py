@@ -140,12 +140,12 @@ def test_a_time_limit_is_bootstrapped_and_a_termination_is_not():
     ppo_cases.arranged(agent, theta, sample).returns.numpy().ravel()
   )
   final = sample.final_observation.numpy()
-  final[:, [0, 2]] += 5.0  # a termination, and a step that is no experience
+  final[:, :, [0, 2]] += 5.0  # a termination, and a step that is no experience
   same = ppo_cases.arranged(
     agent, theta, sample._replace(final_observation=tf.constant(final))
   )
   np.testing.assert_array_equal(np.sort(same.returns.numpy().ravel()), before)
-  final[:, 1] += 5.0
+  final[:, :, 1] += 5.0
   moved = ppo_cases.arranged(
     agent, theta, sample._replace(final_observation=tf.constant(final))
   )

@@ -28,7 +28,7 @@ def _numbered(num_blocks, num_envs):
     reward=reward,
     observation=observation,
     version=np.arange(num_blocks) * 10,
-    final_observation=np.repeat(reward[:, 0, :, None], 2, axis=-1),
+    final_observation=np.repeat(reward[:, :1, :, None], 2, axis=-1),
   )
 
 
@@ -68,7 +68,8 @@ def test_each_sequence_is_learned_from_once_and_in_order(
           batch.observation[index], sample.observation[block][:, envs]
         )
         np.testing.assert_array_equal(
-          batch.final_observation[index], sample.final_observation[block][envs]
+          batch.final_observation[index],
+          sample.final_observation[block][:, envs],
         )
         own = num_envs // members
         assert (envs // own == member).all(), "another member's"

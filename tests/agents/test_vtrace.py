@@ -188,9 +188,16 @@ def test_targets_and_advantages_carry_no_gradient():
 def test_a_time_limit_is_followed_by_its_true_end():
   values = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
   got = vtrace.successor_values(
-    values, tf.constant([7.0, 8.0]), tf.constant([[False, True], [False] * 2])
+    values, tf.constant([[7.0, 8.0]]), tf.constant([[False, True], [False] * 2])
   )
   np.testing.assert_array_equal(got, [[3.0, 8.0], [5.0, 6.0]])
+  # Each of two by its own, what is not used may be anything.
+  got = vtrace.successor_values(
+    values,
+    tf.constant([[7.0, 8.0], [9.0, np.nan]]),
+    tf.constant([[True, False], [True, True]]),
+  )
+  np.testing.assert_array_equal(got, [[7.0, 4.0], [9.0, 8.0]])
 
 
 def test_wrong_shapes_are_refused():

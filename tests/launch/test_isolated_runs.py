@@ -15,7 +15,6 @@ import pytest
 from launch import command_line
 from launch import session
 from replay import isolation
-from replay.inspect import launcher
 from tests import strangers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -264,4 +263,4 @@ def test_a_private_run_ends_as_any_other(job):
   job.run.interrupt()
   assert job.run.wait() == 130, job.run.output
   job.run.assert_nothing_is_left()
-  assert not (job.run.directory / launcher.FILE).exists()
+  assert not (job.run.directory / 'launcher.json').exists()

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from agents import dqn
-from replay.inspect import launcher
 from run_records import commands
-from run_records import jsonable
+from run_records import launcher
 from run_records import run_directory
 
 SMALL = (
@@ -159,17 +158,13 @@ def test_a_run_of_another_kind_is_refused(resumed, run_commands, request):
 
 def test_a_run_that_still_goes_is_refused(resumed, run_commands, request):
   directory = resumed['swarm'][1].directory
-  record = directory / launcher.FILE
-  jsonable.write(record, launcher.record())  # as if it ran in this process
   command = {
     'argv': [f'--resume={directory}'],
     'cwd': str(request.config.rootpath),
     'mode': 'no_start',
   }
-  try:
+  with launcher.claim(directory):  # as if it ran in this process
     (answer,) = run_commands([command])
-  finally:
-    record.unlink(missing_ok=True)
   assert answer['code'] == commands.USAGE, answer
   assert f'still running, as process {os.getpid()}' in answer['stderr']
 

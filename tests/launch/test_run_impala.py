@@ -197,9 +197,6 @@ def test_of_a_queue_nothing_is_kept(killed):
 # What cannot begin.
 
 REFUSED = {
-  '--config.agent.unroll_length=501': (
-    'unroll_length=501 is longer than an episode of at most 500 steps'
-  ),
   '--config.agent.batch_size=12': (
     "12 sequences (agent.batch_size, or a learner's share of it) for each of 1 "
     'members cannot be made of blocks of 32 environments'

@@ -50,7 +50,7 @@ def _mnih_et_al(theta, rollouts, config):
     d_theta = [np.zeros(shape) for shape in shapes]
     num_steps, num_envs = rollout.reward.shape
     for k in range(num_envs):
-      seen = rollout.observation[-1, k], rollout.final_observation[k]
+      seen = rollout.observation[-1, k], rollout.final_observation[0, k]
       ret, final = (np.tanh(seen @ w0 + b0) @ w1 + b1)[:, 2]
       for t in reversed(range(num_steps)):
         if rollout.last[t, k]:

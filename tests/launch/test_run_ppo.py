@@ -1,11 +1,15 @@
 """PPO by the command, with continuous actions: real runs of both kinds."""
 
+import pathlib
+
 import numpy as np
 import pytest
 
 from environment_loops import environments
 from launch import registry
 from run_records import run_directory
+
+HERE = pathlib.Path(__file__).parent
 
 ROLLOUT, UNROLL, BATCH, EPOCHS = 128, 16, 64, 2
 ROLLOUTS = 8
@@ -95,3 +99,31 @@ def test_it_keeps_a_policy_with_continuous_actions(run):
   shape = environments.spec('Pendulum-v1').observation_shape
   actions = agent.greedy(theta)(np.ones((5, *shape), np.float32))
   assert actions.shape == (5, 1) and np.isfinite(actions).all()
+
+
+def test_episodes_may_be_shorter_than_an_unroll(start_run):
+  """Two actors, each with two successive unrolls in a rollout."""
+  run = start_run(
+    'ppo:pendulum',
+    '--config.environment=short_environment:ShortPendulum-v0',
+    '--config.agent.hidden_sizes=(16,)',
+    f'--config.agent.rollout_steps={ROLLOUT}',
+    f'--config.agent.unroll_length={UNROLL}',
+    f'--config.agent.batch_size={BATCH}',
+    f'--config.agent.epochs={EPOCHS}',
+    '--config.actors.num_actors=2',
+    f'--config.actors.envs_per_actor={ROLLOUT // UNROLL // 4}',
+    f'--config.run.steps_per_agent={BUDGET}',
+    '--config.run.evaluations=2',
+    '--config.run.eval_episodes=3',
+    modules=HERE,
+  )
+  assert run.wait() == 0, run.output
+  directory = run_directory.open(run.directory)
+  totals = directory.summary()['totals']
+  assert totals['learner_steps'] >= UPDATES * (ROLLOUTS - 1)
+  rows = [row for row in directory.metrics('node_learner') if 'loss' in row]
+  assert rows
+  for row in rows:
+    assert row['dropped_steps'] == 0 and row['policy_lag'] == 0
+    assert row['lag_deviation'] < 1e-3

@@ -21,7 +21,6 @@ from launch.engines import state
 from launch.engines import zygote
 from launch.services import counter as counter_lib
 from replay import tensors
-from replay.inspect import launcher
 from run_records import checkpoints
 from run_records import commands
 from run_records import durable
@@ -338,19 +337,6 @@ def test_a_resumed_run_is_not_judged_by_the_summary_of_its_earlier_start(
   assert again == state.FAILED
   said = 'took no summary.json: is its disk full (`df`, `df -i`) or read-only'
   assert said in ' '.join(capsys.readouterr().out.split())
-
-
-def test_a_launcher_takes_away_no_record_but_its_own(tmp_path, monkeypatch):
-  other = {**launcher.record(), 'space': 'another container'}
-
-  def during(path, tick):
-    tick(state.RunState([]))
-    jsonable.write(path / launcher.FILE, other)
-
-  _ended(monkeypatch, during, state.INTERRUPTED)
-  cell, path = cell_lib.resolve('dqn'), tmp_path / 'run'
-  session.run(cell, 'local_mt', path, isolate='off')
-  assert json.loads((path / launcher.FILE).read_text()) == other
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import sys
 import numpy as np
 import pytest
 
+from replay import checkpoints
 from replay import packing
 from replay import priorities
 from replay import tables
-from replay.checkpoints import save as checkpoints
 from run_records import run_directory
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -18,7 +18,7 @@ def _stop_and_keep(server):
   """Stops it, and keeps it while its threads may still run.
 
   One that is deleted at once can hang with the GIL held: see `stop` in
-  replay/checkpoints/save.py, which waits as long as a run can.
+  replay/checkpoints.py, which waits as long as a run can.
   """
   _stop(server)
   _STOPPED.append(server._server)

@@ -92,10 +92,11 @@ def _expected(record, layout):
         for t, row in enumerate(rows)
         if row[2].last[k] and row[2].discount[k] == 1
       ]
-      if cut:
-        block.final_observation[k] = rows[cut[-1]][2].observation[k]
-      for t in cut[:-1]:
-        block.valid[t, k] = False
+      for number, t in enumerate(cut):
+        if number < layout.max_truncations:
+          block.final_observation[number, k] = rows[t][2].observation[k]
+        else:
+          block.valid[t, k] = False
     result.append(block)
   return result
 
@@ -108,7 +109,8 @@ def _assert_equal(got, expected, truncated_only=True):
       continue
     if name == 'final_observation' and truncated_only:
       # Where no time limit was, it is what was there before.
-      cut = (expected.last & (expected.discount > 0)).any(axis=0)
+      cut = expected.last & (expected.discount > 0) & expected.valid
+      cut = cut.sum(axis=0) > np.arange(len(a))[:, None]
       a, b = a[cut], b[cut]
     assert a.dtype == b.dtype, name
     np.testing.assert_array_equal(a, b, err_msg=name)
@@ -118,6 +120,7 @@ LAYOUTS = [
   blocks.BlockLayout(T, K, (2,), core_size=5),
   blocks.BlockLayout(T, K, (2, 3), (2,), discrete=False, behaviour_size=4),
   blocks.BlockLayout(T, K, (4, 4, 1), observation_dtype='uint8'),
+  blocks.BlockLayout(T, K, (2,), max_episode_steps=1),
 ]
 
 
@@ -128,11 +131,11 @@ def _taken(client):
   return [blocks.Block(*sample.data) for sample in samples]
 
 
-def _written(serve, layout, record):
+def _written(serve, layout, record, joined=1):
   """Everything that a queue gives back after `record`, in order."""
-  server = serve(tables.queue('queue', 100, layout.signature()))
+  server = serve(tables.queue('queue', 100, layout.signature(joined)))
   client = server.localhost_client()
-  adder = block_adder.BlockAdder(client, 'queue', layout)
+  adder = block_adder.BlockAdder(client, 'queue', layout, joined=joined)
   try:
     number = sum(adder.add(*row) for row in record)
     adder.flush()
@@ -150,11 +153,44 @@ def test_every_step_is_written_once_in_its_place(serve, layout):
   ends = np.concatenate([block.last.ravel() for block in expected])
   alive = np.concatenate([block.discount.ravel() for block in expected])
   assert (ends & (alive == 0)).any() and (ends & (alive == 1)).any()
-  assert not all(block.valid.all() for block in expected), 'two in one block'
+  assert layout.max_truncations > 1 or not all(
+    block.valid.all() for block in expected
+  ), 'two in one block'
   got = _written(serve, layout, record)
   assert len(got) == len(expected) == 6
   for one, other in zip(got, expected):
     _assert_equal(one, other)
+
+
+def test_several_blocks_in_one_item_are_those_that_follow_one_another(serve):
+  layout, joined = LAYOUTS[0], 3
+  record = _steps(7 * T, layout)
+  expected = _expected(record, layout)
+  got = _written(serve, layout, record, joined)
+  assert len(got) == 2, 'the seventh block is in no whole item'
+  for index, item in enumerate(got):
+    for number in range(joined):
+      _assert_equal(
+        blocks.Block(*(column[number] for column in item)),
+        expected[index * joined + number],
+      )
+
+
+def test_a_reset_drops_all_blocks_of_an_open_item(serve):
+  layout = LAYOUTS[0]
+  server = serve(tables.queue('queue', 100, layout.signature(2)))
+  client = server.localhost_client()
+  adder = block_adder.BlockAdder(client, 'queue', layout, joined=2)
+  for row in _steps(T + 1, layout, seed=1):
+    assert adder.add(*row) == 0
+  adder.reset()
+  record = _steps(2 * T, layout)
+  assert sum(adder.add(*row) for row in record) == 1
+  adder.flush()
+  (got,) = _taken(client)
+  for number, expected in enumerate(_expected(record, layout)):
+    _assert_equal(blocks.Block(*(c[number] for c in got)), expected)
+  adder.close()
 
 
 def test_an_unfinished_block_is_never_written(serve):
@@ -181,7 +217,7 @@ def test_after_a_reset_a_block_begins_with_the_next_step(serve, caplog):
   (expected,) = _expected(record, layout)
   _assert_equal(got, expected)
   assert not expected.valid.all()
-  assert caplog.text.count('twice within 4 steps') == 1
+  assert caplog.text.count('max_episode_steps') == 1
   adder.close()
 
 
@@ -203,7 +239,7 @@ def test_a_step_that_is_no_experience_is_marked_and_has_no_true_end(serve):
   valid[1, 1] = False
   np.testing.assert_array_equal(got.valid, valid)
   np.testing.assert_array_equal(
-    got.final_observation[1], first[2].observation[1]
+    got.final_observation[0, 1], first[2].observation[1]
   )
 
 
@@ -264,15 +300,21 @@ def test_arrays_that_do_not_fit_are_refused(serve, place, value, message):
     ({'observation_shape': (0,)}, 'observation_shape'),
     ({'core_size': -1}, 'core_size=-1 must not be negative'),
     ({'observation_dtype': 'float64'}, "'float64' must be float32 or uint8"),
-    ({'max_episode_steps': 3}, 'unroll_length=4 is longer.*at most 3'),
+    ({'max_episode_steps': 0}, 'max_episode_steps=0'),
   ],
 )
 def test_layouts_that_cannot_be_are_refused(options, message):
   numbers = {'unroll_length': T, 'num_envs': K, 'observation_shape': (2,)}
   with pytest.raises(ValueError, match=message):
     blocks.BlockLayout(**{**numbers, **options})
-  # The shortest time limit that makes one end in a block at most.
-  blocks.BlockLayout(**numbers, max_episode_steps=T)
+
+
+@pytest.mark.parametrize(
+  ('limit', 'ends'), [(None, 1), (50, 1), (T, 1), (3, 2), (2, 2), (1, T)]
+)
+def test_a_block_has_room_for_each_end_that_a_time_limit_makes(limit, ends):
+  layout = blocks.BlockLayout(T, K, (2,), max_episode_steps=limit)
+  assert layout.zeros().final_observation.shape == (ends, K, 2)
 
 
 def test_a_blocked_queue_says_so(serve):

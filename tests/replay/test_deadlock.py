@@ -17,10 +17,10 @@ import pytest
 import reverb
 import tensorflow as tf
 
+from replay import checkpoints
 from replay import deadlock
 from replay import sampler
 from replay import tables
-from replay.checkpoints import save
 
 SIGNATURE = tf.TensorSpec([2], tf.float32)
 BATCHES = 12
@@ -132,7 +132,7 @@ def _directory(tmp_path_factory):
 
 def _stop(sampler, servers):
   # The servers first: they end every wait inside Reverb.
-  save.stop(servers)
+  checkpoints.stop(servers)
   sampler.close()
 
 

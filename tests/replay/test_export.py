@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from environment_loops import stepping
+from replay import checkpoints
 from replay import episodes
 from replay import export
 from replay import minari
 from replay import nstep
 from replay import packing
 from replay import tables
-from replay.checkpoints import save as checkpoints
 from tests import counting
 
 LAYOUT = packing.TransitionLayout((3,))
@@ -98,18 +98,38 @@ def _corridor(n, steps=200):
   return layout.unpack(np.concatenate(rows))
 
 
-def test_where_observations_recur_windows_of_several_steps_are_refused():
-  with pytest.raises(ValueError, match='n_step=3.*--format=arrays'):
-    list(episodes.episodes(_corridor(3), 3, 0.5))
-  found = _corridor(1)
-  steps = 0
-  for got in episodes.episodes(found, 1, 0.5):
-    seen = got.observations.argmax(axis=1)
-    after = np.clip(seen[:-1] + 2 * got.actions - 1, 0, 5)
-    np.testing.assert_array_equal(seen[1:], after)
-    np.testing.assert_array_equal(got.rewards, after)
-    steps += len(after)
-  assert steps == len(found.r_t)
+@pytest.mark.parametrize('n', [1, 3])
+def test_where_observations_recur_episodes_are_refused(n):
+  with pytest.raises(ValueError, match='--format=arrays'):
+    list(episodes.episodes(_corridor(n), n, 0.5))
+
+
+def test_steps_of_two_environments_never_make_one_episode():
+  """One was cut where the other begins: nothing says which goes on."""
+
+  def windows(*steps):
+    before, after = (
+      np.array(column, np.float32)[:, None] for column in zip(*steps)
+    )
+    return packing.Transition(
+      before,
+      np.zeros(len(steps), np.int32),
+      np.ones(len(steps), np.float32),
+      np.ones(len(steps), np.float32),
+      after,
+    )
+
+  # A: 1, 2, 3; B: 7, 3, 4. Each is at 3 once.
+  with pytest.raises(ValueError, match='--format=arrays'):
+    list(episodes.episodes(windows((1, 2), (7, 3), (2, 3), (3, 4)), 1, 0.5))
+  # A: 1, 3; B: 3, 4; A again: 3, 5.
+  with pytest.raises(ValueError, match='--format=arrays'):
+    list(episodes.episodes(windows((1, 3), (3, 4), (3, 5)), 1, 0.5))
+  # B had left 3 before A came there.
+  found = list(episodes.episodes(windows((3, 4), (1, 3)), 1, 0.5))
+  assert sorted(e.observations[:, 0].tolist() for e in found) == [
+    [1, 3], [3, 4]
+  ]  # fmt: skip
 
 
 def test_episodes_that_end_in_the_same_observation_are_not_told_apart():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import reverb
 
+from replay import table_checks
 from replay import tables
 from replay.inspect import draw
 from replay.inspect import read as reading
@@ -33,7 +34,9 @@ def table(size, limiter, max_size=5000, **others):
 
 def ratio(inserts, samples):
   """8 samples per insert +- 1,200, from 1,000 items on."""
-  return reading.Limiter(8.0, 1000, 8000 - 1200, 8000 + 1200, inserts, samples)
+  return table_checks.Limiter(
+    8.0, 1000, 8000 - 1200, 8000 + 1200, inserts, samples
+  )
 
 
 @pytest.mark.parametrize(
@@ -46,13 +49,21 @@ def ratio(inserts, samples):
     (2000, ratio(2000, 6808), 'neither waits: 1,192 samples behind'),
     (2000, ratio(2000, 9200), 'samples wait: 1,200 samples ahead'),
     (2000, ratio(2000, 9199), 'neither waits: 1,199 samples ahead'),
-    (7, reading.Limiter(1, 5, -HUGE, HUGE, 7, 999), 'neither waits'),
-    (4, reading.Limiter(1, 5, -HUGE, HUGE, 4, 0), 'samples wait: 4 of 5 items'),
-    (9, reading.Limiter(1, 1, 0, 9, 20, 11), 'inserts wait: the queue is full'),
-    (8, reading.Limiter(1, 1, 0, 9, 20, 12), 'neither waits'),
+    (7, table_checks.Limiter(1, 5, -HUGE, HUGE, 7, 999), 'neither waits'),
+    (
+      4,
+      table_checks.Limiter(1, 5, -HUGE, HUGE, 4, 0),
+      'samples wait: 4 of 5 items',
+    ),
+    (
+      9,
+      table_checks.Limiter(1, 1, 0, 9, 20, 11),
+      'inserts wait: the queue is full',
+    ),
+    (8, table_checks.Limiter(1, 1, 0, 9, 20, 12), 'neither waits'),
     (
       20,
-      reading.Limiter(8, 1, 5, 10, 21, 163),
+      table_checks.Limiter(8, 1, 5, 10, 21, 163),
       'both wait: inserts and samples block each other',
     ),
   ],

@@ -198,6 +198,14 @@ def test_ages_survive_the_wrap_and_clocks_that_differ():
   )
 
 
+@pytest.mark.parametrize('jump_s', [14_000.0, -14_000.0])
+def test_a_clock_that_is_set_changes_no_age(monkeypatch, jump_s):
+  written, clock = packing.written_now(), time.time
+  monkeypatch.setattr(time, 'time', lambda: clock() + jump_s)
+  assert packing.age_s(written) < 30
+  assert packing.age_s(packing.written_now()) < 30
+
+
 def test_a_transition_written_now_has_no_age():
   written = np.float32(packing.written_now())
   assert 0 <= packing.age_s(written) < 30

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from replay.inspect import launcher
 from run_records import follow
 from run_records import jsonable
+from run_records import launcher
 from run_records import packages
 from run_records import run_directory
 from run_records import run_log
@@ -364,10 +364,9 @@ def test_a_run_that_goes_on_is_not_said_to_be_over(
 ):
   monkeypatch.setattr(sinks, 'parse', lambda text: (text,))
   _log(run)
-  jsonable.write(run.path / launcher.FILE, launcher.record())
-  assert command('fake') == 0
+  with launcher.claim(run.path):
+    assert command('fake') == 0
   assert ('evaluation', 5) in Fake.got and Fake.got[-1] == ('close', None)
-  (run.path / launcher.FILE).unlink()
   assert command('fake') == 0
   assert Fake.got.count(('evaluation', 5)) == 1
   assert Fake.got[-1] == ('close', False)

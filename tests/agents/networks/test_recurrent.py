@@ -36,10 +36,10 @@ def test_the_stack_gives_the_numbers_of_the_vectors(vector):
   start = np.array([[index in ends] for index in range(len(given) - 1)])
   unrolled, _ = memory.unroll(
     tf.constant(given[:, None]),
-    tf.zeros((1, given.shape[1])),
+    tf.zeros((1, 1, given.shape[1])),
     tf.constant(first_state, tf.float32),
     tf.constant(start),
-    tf.zeros(start.shape, tf.bool),
+    tf.zeros((1, *start.shape), tf.bool),
   )
   np.testing.assert_allclose(unrolled[:, 0], expected, rtol=1e-5)
 
@@ -68,10 +68,10 @@ def test_the_lstm_is_sonnets():
   got, _ = ours.unroll(
     [tf.constant(v) for v in values],
     tf.constant(x),
-    tf.constant(x[0]),
+    tf.constant(x[:1]),
     tf.constant(state),
     tf.zeros((T, K), tf.bool),
-    tf.zeros((T, K), tf.bool),
+    tf.zeros((1, T, K), tf.bool),
   )
   np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
   for row in x:
@@ -117,13 +117,16 @@ def _episodes(rng, number):
   found = []
   observation = rng.normal(size=(K, 2, 2))
   for _ in range(number):
-    block = blocks.BlockLayout(T, K, (2, 2)).zeros()
+    # A limit of 2 steps: up to three truncations.
+    block = blocks.BlockLayout(T, K, (2, 2), max_episode_steps=2).zeros()
     block.discount[...] = 1.0
     # A termination, a time limit in mid-block, and one with the last step.
     block.last[2, 0] = block.last[3, 1] = block.last[T - 1, 2] = True
-    block.last[4, 0] = True
+    block.last[4, 0] = block.last[T - 1, 1] = True
     block.discount[2, 0] = 0.0
-    block.final_observation[...] = rng.normal(size=(K, 2, 2))
+    block.final_observation[...] = rng.normal(
+      size=block.final_observation.shape
+    )
     block.observation[0] = observation
     block.observation[1:] = rng.normal(size=(T, K, 2, 2))
     observation = block.observation[-1]
@@ -151,6 +154,7 @@ def test_an_unroll_is_the_steps_of_its_actor(options):
       cores.append(core.copy())
       core, fresh = following, block.last[t]
     truncated = block.last & (block.discount > 0)
+    number = np.cumsum(truncated, axis=0) - 1
     block = block._replace(core=cores[0])
     got = apply(
       variables,
@@ -168,7 +172,7 @@ def test_an_unroll_is_the_steps_of_its_actor(options):
       # It goes on from step t with the true end where a time limit was.
       arrival = np.where(
         truncated[t][:, None, None],
-        block.final_observation,
+        block.final_observation[number[t], range(K)],
         block.observation[t + 1],
       )
       later = later._replace(
@@ -183,7 +187,7 @@ def test_an_unroll_is_the_steps_of_its_actor(options):
         got.values[t], alone.values[0], rtol=1e-4, atol=1e-5
       )
       np.testing.assert_allclose(
-        got.final_values.numpy()[truncated[t]],
+        got.final_values.numpy()[number[t], range(K)][truncated[t]],
         alone.values[1].numpy()[truncated[t]],
         rtol=1e-4,
         atol=1e-5,

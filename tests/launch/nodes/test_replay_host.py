@@ -1,6 +1,7 @@
 """A host of replay shards: what it saves, and what it says of what is lost."""
 
 import logging
+import pathlib
 import threading
 import time
 
@@ -12,9 +13,8 @@ import tensorflow as tf
 from launch.nodes import replay_host
 from launch.nodes import saves as saves_lib
 from launch.rpc import directory
+from replay import checkpoints
 from replay import tables
-from replay.checkpoints import files as checkpoint_files
-from replay.checkpoints import save as checkpoints
 
 SIGNATURE = tf.TensorSpec([2], tf.float32)
 
@@ -78,15 +78,14 @@ def _newest(tmp_path):
 
 @pytest.fixture
 def break_checkpoints(monkeypatch):
-  """break_checkpoints(): from now on Reverb writes half of what it should."""
+  """break_checkpoints(): from now on Reverb writes what cannot be read."""
 
   def start():
     whole = reverb.Client.checkpoint
 
     def lossy(client):
       path = whole(client)
-      with open(f'{path}/{checkpoint_files.ITEMS}', 'r+b') as file:
-        file.truncate(5)
+      pathlib.Path(path, checkpoints.ITEMS).write_bytes(b'no records')
       return path
 
     monkeypatch.setattr(reverb.Client, 'checkpoint', lossy)
@@ -101,7 +100,7 @@ def test_a_node_saves_itself_where_no_learner_came_to_save(start, tmp_path):
   node.write(3)
   node.stop()
   manifest = _newest(tmp_path)
-  assert manifest.items == {'replay': 8}
+  assert manifest.items == 8
   assert manifest.meta == {'learner_steps': 7}
 
 
@@ -112,7 +111,7 @@ def test_a_node_that_was_saved_for_the_last_time_is_not_saved_again(
   node.write(5)
   node.host.save({'learner_steps': 7}, last=True)
   node.stop()
-  assert _newest(tmp_path).generation == 1
+  assert _newest(tmp_path).path.name == 'generation_00000001'
   start().write(1)
   assert 'lost' not in caplog.text
 
@@ -138,7 +137,7 @@ def test_a_save_that_is_under_way_at_the_end_is_the_last(
   node.stop()
   asks.join(60)
   assert not asks.is_alive()
-  assert _newest(tmp_path).generation == 1
+  assert _newest(tmp_path).path.name == 'generation_00000001'
 
 
 def test_what_others_wrote_after_the_last_save_of_one_is_kept(start, tmp_path):
@@ -148,7 +147,7 @@ def test_what_others_wrote_after_the_last_save_of_one_is_kept(start, tmp_path):
   node.write(3)
   node.stop()
   manifest = _newest(tmp_path)
-  assert manifest.items == {'replay': 8}
+  assert manifest.items == 8
   assert manifest.meta == {'learner_steps': 7}
 
 
@@ -163,9 +162,9 @@ def test_a_server_too_busy_to_answer_is_saved_all_the_same(
   node.write(5)
   monkeypatch.setattr(reverb.Client, 'server_info', silent)
   node.host.save({'learner_steps': 7})
-  assert _newest(tmp_path).generation == 1
+  assert _newest(tmp_path).path.name == 'generation_00000001'
   node.stop()
-  assert _newest(tmp_path).generation == 2
+  assert _newest(tmp_path).path.name == 'generation_00000002'
 
 
 def test_what_was_written_after_a_restart_is_kept_too(start, tmp_path):
@@ -177,7 +176,7 @@ def test_what_was_written_after_a_restart_is_kept_too(start, tmp_path):
   second.host.save({}, last=True)
   second.write(2)
   second.stop()
-  assert _newest(tmp_path).items == {'replay': 8}
+  assert _newest(tmp_path).items == 8
 
 
 def test_a_host_without_servers_does_not_pretend_to_save(start, tmp_path):
@@ -219,7 +218,7 @@ def test_a_save_that_fails_does_not_keep_the_others_from_theirs(
   saves = saves_lib.ReplaySaves([node.host, Whole()], 60.0)
   assert not saves.save(3, last=True)
   assert saved == [({'learner_steps': 3}, True)]
-  assert 'cannot be read to its end' in caplog.text
+  assert 'Replay was not checkpointed' in caplog.text
   assert _newest(tmp_path) is None
 
 

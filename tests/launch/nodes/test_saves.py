@@ -12,7 +12,7 @@ from agents.exchange import local
 from environment_loops import environments
 from launch import experiment as experiment_lib
 from launch.nodes import saves as saves_lib
-from replay.checkpoints import files as checkpoint_files
+from replay import checkpoints
 from run_records import run_directory
 
 STEPS = 100
@@ -213,7 +213,7 @@ def test_a_checkpoint_of_replay_that_is_broken_does_not_end_a_worker(
 
   def lossy(client):
     path = pathlib.Path(whole(client))
-    (path / checkpoint_files.ITEMS).write_bytes(b'cut')
+    (path / checkpoints.ITEMS).write_bytes(b'cut')
     return path
 
   monkeypatch.setattr(reverb.Client, 'checkpoint', lossy)
