@@ -120,8 +120,11 @@ class Backend:
     if failed:
       said = slot.text if slot.dead else ''
       error = self._logs.error(index, code, said, message['oom'])
+    oom = code == -signal.SIGKILL and message['oom']
     killed = code in (-signal.SIGKILL, -signal.SIGTERM, child.TERMINATED)
-    return supervision.Event(index, 'exited', pid, failed, error, killed)
+    return supervision.Event(
+      index, 'exited', pid, failed, error, killed and not oom, hopeless=oom
+    )
 
 
 class _Local(Backend):

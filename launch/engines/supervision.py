@@ -48,6 +48,8 @@ class Event:
     killed: for 'exited', whether SIGKILL or SIGTERM from outside the run ended
       it, or the loss of its host.
     host: see NodeState.host.
+    hopeless: for 'exited', whether it will end that way each time, however
+      long it lived: out of memory.
   """
 
   index: int
@@ -57,6 +59,7 @@ class Event:
   error: str | None = None
   killed: bool = False
   host: str = ''
+  hopeless: bool = False
 
 
 class BackendLost(RuntimeError):
@@ -223,7 +226,7 @@ class Supervisor:
     # A wait for a place or imports is no life, however long it took.
     lived_s = now - record.ran_at if ran else 0.0
     long = event.killed or (ran and lived_s >= restart.healthy_s)
-    if long and error == event.error and worked:
+    if long and error == event.error and worked and not event.hopeless:
       record.deaths = []
     # A user's own loop may beat without counting work.
     if worked or lived_s >= limits.restart_window_s:

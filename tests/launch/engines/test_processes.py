@@ -223,6 +223,13 @@ def test_too_many_restarts_in_a_row_fail_for_good(launch):
   assert nodes['raiser/0'][:2] == ['failed', 2]
 
 
+def test_a_node_that_the_kernel_kills_for_memory_is_given_up(launch):
+  code, reason, nodes = launch('eats_all_memory').wait()
+  assert code == 1
+  assert 'run out of memory' in reason
+  assert nodes['glutton/0'][:2] == ['failed', 2]
+
+
 def test_a_node_that_ends_the_run_ends_it_with_0(launch):
   code, reason, nodes = launch('ends').wait()
   assert (code, reason) == (0, 'returner/0 finished')

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ import numpy as np
 from launch import engines
 from launch import pulse
 from launch import rpc
+from launch.engines import linux
 from launch.engines import restarts
 from launch.engines import supervision
 from run_records import later
@@ -129,6 +131,18 @@ class LeaverWith0(Node):
 class LeaverAtOnce(Node):
   def run(self):
     os._exit(0)
+
+
+class Glutton(Node):
+  """Works for a while, and then ends as the kernel ends what is too big."""
+
+  def run(self):
+    pulse.worked(moved=True)
+    time.sleep(0.3)
+    with (self.run_dir / 'killed').open('a') as file:
+      file.write('.')
+    if (self.run_dir / 'killed').stat().st_size < 12:
+      os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Beater(Node):
@@ -293,6 +307,17 @@ def raises_again_and_again(run_dir):
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'raiser', Raiser, run_dir)
   restarts.assign(program, {'raiser': restarts.Restart(2, 0.05)})
+  return program
+
+
+@scenario
+def eats_all_memory(run_dir):
+  killed = run_dir / 'killed'
+  # What the kernel counts in /proc/vmstat.
+  linux.oom_kills = lambda: killed.stat().st_size if killed.exists() else 0
+  program = lp.Program('eats_all_memory')
+  add(program, 'glutton', Glutton, run_dir)
+  restarts.assign(program, {'glutton': restarts.Restart(2, 0.05, healthy_s=0.1)})
   return program
 
 
