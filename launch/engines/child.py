@@ -54,6 +54,7 @@ def run(
     os.setpgid(0, 0)
     pulse.use(pulse.open_slot(request['pulse'], request['index']))
     linux.die_with_parent(zygote_pid)
+    linux.adopt_orphans()  # while it lives; then the zygote kills them
     _redirect_output(request['log'])
     _reset_inherited_state()
     linux.set_title(f'murmuration: {request["name"]}')

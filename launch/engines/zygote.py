@@ -202,30 +202,40 @@ class Zygote:
     for pid, i in self._nodes.items():
       if i == index:
         # Not reaped yet, so the pid is still its own.
-        if number == signal.SIGKILL:
-          _kill_group(pid)
-        else:
-          os.kill(pid, number)
+        os.kill(pid, number)
 
   def _reap(self) -> None:
+    reaped = False
     while True:
       try:
-        exited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        pid, status = os.waitpid(-1, os.WNOHANG)
       except ChildProcessError:
-        return
-      if exited is None:
-        return
-      pid = exited.si_pid
-      if pid in self._nodes:
-        # Its own children go with it. Before the reaping, because after it the
-        # number could belong to somebody else.
-        _kill_group(pid)
-      _, status = os.waitpid(pid, 0)
+        break
+      if not pid:
+        break
+      reaped = True
       if pid in self._nodes:
         index = self._nodes.pop(pid)
         code = os.waitstatus_to_exitcode(status)
         oom = self._short_of_memory()
         self._tell(event='exited', index=index, pid=pid, code=code, oom=oom)
+    if reaped:
+      self._kill_orphans()
+
+  def _kill_orphans(self) -> bool:
+    """Kills what dead nodes had started. Returns whether there was any.
+
+    A living node adopts the orphans among its descendants. So what is a child
+    of this process, and no node, was started by a node that has ended. The end
+    of each wakes this process, which then finds the children that it had.
+    """
+    found = False
+    for process in psutil.Process().children():
+      if process.pid not in self._nodes:
+        found = True
+        with contextlib.suppress(psutil.Error):
+          process.kill()
+    return found
 
   def _short_of_memory(self) -> bool:
     """Whether the kernel has killed for want of memory lately."""
@@ -242,25 +252,13 @@ class Zygote:
 
   def _kill_everything(self) -> None:
     for pid in self._nodes:
-      _kill_group(pid)
+      os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + _REAP_S
     while time.monotonic() < deadline:
       self._reap()
-      # Orphans of nodes became children of this process.
-      children = psutil.Process().children(recursive=True)
-      if not children:
+      if not self._nodes and not self._kill_orphans():
         return
-      for process in children:
-        with contextlib.suppress(psutil.NoSuchProcess):
-          process.kill()
       time.sleep(0.01)
-
-
-def _kill_group(pid: int) -> None:
-  with contextlib.suppress(ProcessLookupError, PermissionError):
-    os.killpg(pid, signal.SIGKILL)
-  with contextlib.suppress(ProcessLookupError):
-    os.kill(pid, signal.SIGKILL)
 
 
 def kill_remains(pids: Iterable[int], temporary: str) -> None:

@@ -187,6 +187,33 @@ def test_a_killed_server_comes_back_on_its_port_and_the_run_goes_on(
   assert len(headers) == 2 and headers[1].endswith('restart 1')
 
 
+def test_what_a_killed_node_had_started_ends_with_it(launch):
+  run = launch('breeds')
+
+  def families():
+    """The processes that each start of a node has started, by its pid."""
+    found = {'killed': {}, 'spared': {}}
+    for path in run.directory.glob('*.[0-9]*'):
+      pids = [int(pid) for pid in path.read_text().split()]
+      found[path.stem][int(path.suffix[1:])] = pids
+    return found
+
+  wait_until(lambda: all(families().values()))
+  ((first, started),) = families()['killed'].items()
+  (spared,) = families()['spared'].values()
+  os.kill(first, signal.SIGKILL)
+  wait_until(lambda: all(map(is_dead, started)))
+  wait_until(lambda: len(families()['killed']) == 2)
+  (second,) = [
+    pids for pid, pids in families()['killed'].items() if pid != first
+  ]
+  assert not any(map(is_dead, spared + second))
+  os.kill(run.process.pid, signal.SIGINT)
+  assert run.wait()[0] == 130
+  assert all(map(is_dead, spared + second))
+  assert_nothing_is_left(run)
+
+
 def test_a_killed_client_that_ends_the_run_is_restarted_too(launch):
   run = launch('server_killed')
   first = run.pid('client')

@@ -92,6 +92,22 @@ class Parent(Node):
     lp.wait_for_stop()
 
 
+class Breeder(Node):
+  """Has two processes in sessions of their own, one of them an orphan."""
+
+  def __init__(self, run_dir, name):
+    super().__init__(run_dir, f'{name}_itself')
+    self.name = name
+
+  def run(self):
+    process = subprocess.Popen(['sleep', '300'], start_new_session=True)
+    command = f'setsid sleep 300 & echo {process.pid} $! > {self.name}.new'
+    subprocess.run(['sh', '-c', command], cwd=self.run_dir, check=True)
+    new = self.run_dir / f'{self.name}.new'
+    new.rename(self.run_dir / f'{self.name}.{os.getpid()}')
+    lp.wait_for_stop()
+
+
 class Stubborn(Node):
   def run(self):
     while True:
@@ -327,6 +343,15 @@ def waits(run_dir):
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'parent', Parent, run_dir)
   add(program, 'server', Server, run_dir, node=rpc.Node)
+  return program
+
+
+@scenario
+def breeds(run_dir):
+  program = lp.Program('breeds')
+  for name in ('killed', 'spared'):
+    add(program, name, Breeder, run_dir)
+  restarts.assign(program, {'killed': restarts.Restart()})
   return program
 
 
