@@ -43,14 +43,6 @@ def edges(program: lp.Program) -> set[tuple[str, str]]:
   }
 
 
-def clients(program: lp.Program) -> dict[str, set[str]]:
-  """Maps each node to the nodes that hold a handle of it."""
-  found: dict[str, set[str]] = {}
-  for client, server in edges(program):
-    found.setdefault(server, set()).add(client)
-  return found
-
-
 def to_mermaid(program: lp.Program) -> str:
   """Returns the program as a Mermaid flowchart with one box per group.
 

@@ -1,4 +1,4 @@
-"""Linux functions for processes: parent death, orphans, states and titles."""
+"""Linux functions for processes: parent death, orphans, memory and titles."""
 
 import contextlib
 import ctypes
@@ -43,12 +43,6 @@ def oom_kills() -> int:
       if name == 'oom_kill':
         return int(number)
   return 0
-
-
-def wake(pid: int | None) -> None:
-  """Continues a process of this run that was stopped (SIGSTOP)."""
-  if pid and process_state(pid) == 'T':
-    os.kill(pid, signal.SIGCONT)
 
 
 def set_title(title: str) -> None:

@@ -40,14 +40,6 @@ def test_nodes_are_named_by_group_and_index(program):
   ]
 
 
-def test_clients_are_those_who_hold_a_handle(program):
-  actors = {f'actor/{i}' for i in range(3)}
-  assert graph.clients(program) == {
-    'replay/0': {'learner/0', *actors},
-    'learner/0': actors,
-  }
-
-
 def test_a_drawing_has_one_box_per_group(program):
   assert graph.to_mermaid(program).splitlines() == [
     'flowchart LR',

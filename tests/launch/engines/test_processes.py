@@ -151,19 +151,6 @@ def test_a_node_that_ends_its_process_with_0_has_failed(launch):
   assert 'os._exit(0)' in reason
 
 
-@pytest.mark.long
-def test_a_stopped_node_is_continued_and_the_run_goes_on(launch):
-  run = launch('beats')
-  pid = run.pid('beater')
-  os.kill(pid, signal.SIGSTOP)
-  wait_until(lambda: 'stopped (SIGSTOP)' in run.notices())
-  wait_until(lambda: psutil.Process(pid).status() != psutil.STATUS_STOPPED)
-  (run.directory / 'enough').touch()
-  code, _, nodes = run.wait()
-  assert code == 0
-  assert nodes['beater/0'][:2] == ['finished', 0]
-
-
 @pytest.mark.parametrize(
   'number, why',
   [
@@ -380,17 +367,6 @@ def test_when_the_zygote_is_killed_the_run_ends_with_1(launch):
   assert {state for state, _, _ in nodes.values()} == {'failed'}
   wait_until(lambda: is_dead(run.pid('child')))
   wait_until(lambda: is_dead(stray.pid))
-  assert_nothing_is_left(run)
-
-
-def test_a_zygote_that_is_stopped_goes_on(launch):
-  run = launch('waits')
-  waiter = psutil.Process(run.pid('waiter'))
-  run.pid('child')
-  waiter.parent().suspend()
-  waiter.kill()
-  code, reason, _ = run.wait()
-  assert code == 1 and reason.startswith('waiter/0 failed: killed by SIGKILL')
   assert_nothing_is_left(run)
 
 

@@ -259,17 +259,14 @@ def pair(run_dir, cls):
 @scenario
 def calls(run_dir):
   program = pair(run_dir, Checker)
-  restarts.assign(program, {'client': restarts.EndsRun()})
+  restarts.assign(program, ends_run='client')
   return program
 
 
 @scenario
 def server_killed(run_dir):
   program = pair(run_dir, SeesRestart)
-  restart = restarts.Restart()
-  restarts.assign(
-    program, {'server': restart, 'client': restarts.EndsRun(restart)}
-  )
+  restarts.assign(program, come_back=True, ends_run='client')
   return program
 
 
@@ -322,7 +319,7 @@ def raises_again_and_again(run_dir):
   program = lp.Program('raises_again_and_again')
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'raiser', Raiser, run_dir)
-  restarts.assign(program, {'raiser': restarts.Restart(2, 0.05)})
+  restarts.assign(program, come_back=True, max_restarts=2)
   return program
 
 
@@ -333,7 +330,8 @@ def eats_all_memory(run_dir):
   linux.oom_kills = lambda: killed.stat().st_size if killed.exists() else 0
   program = lp.Program('eats_all_memory')
   add(program, 'glutton', Glutton, run_dir)
-  restarts.assign(program, {'glutton': restarts.Restart(2, 0.05, healthy_s=0.1)})
+  supervision._HEALTHY_S = 0.1
+  restarts.assign(program, come_back=True, max_restarts=2)
   return program
 
 
@@ -351,7 +349,7 @@ def breeds(run_dir):
   program = lp.Program('breeds')
   for name in ('killed', 'spared'):
     add(program, name, Breeder, run_dir)
-  restarts.assign(program, {'killed': restarts.Restart()})
+  restarts.assign(program, come_back=True)
   return program
 
 
@@ -367,7 +365,7 @@ def ends_and_saves(run_dir):
   program = lp.Program('ends_and_saves')
   add(program, 'saver', Saver, run_dir, 2.0)
   add(program, 'beater', Beater, run_dir)
-  restarts.assign(program, {'beater': restarts.EndsRun()})
+  restarts.assign(program, ends_run='beater')
   return program
 
 
@@ -376,7 +374,7 @@ def ends(run_dir):
   program = lp.Program('ends')
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'returner', Returner, run_dir)
-  restarts.assign(program, {'returner': restarts.EndsRun()})
+  restarts.assign(program, ends_run='returner')
   return program
 
 
@@ -393,7 +391,7 @@ def stubborn(run_dir):
   program = lp.Program('stubborn')
   add(program, 'stubborn', Stubborn, run_dir)
   add(program, 'beater', Beater, run_dir)
-  restarts.assign(program, {'beater': restarts.EndsRun()})
+  restarts.assign(program, ends_run='beater')
   return program
 
 
@@ -410,10 +408,7 @@ def replay_killed(run_dir):
   with program.group('replay'):
     replay = program.add_node(lp.ReverbNode(tables))
   add(program, 'replayer', Replayer, run_dir, replay)
-  restarts.assign(
-    program,
-    {'replay': restarts.Restart(), 'replayer': restarts.EndsRun()},
-  )
+  restarts.assign(program, come_back=True, ends_run='replayer')
   return program
 
 

@@ -45,7 +45,7 @@ def test_actors_ask_the_server_and_the_server_asks_the_learner():
     'counter/0', 'learner/0'
   }  # fmt: skip
   assert ('evaluator/0', 'learner/0') in edges
-  assert restarts.of(program)['inference'] == restarts.Restart()
+  assert restarts.of(program).come_back
 
 
 def test_the_page_shows_the_program():
