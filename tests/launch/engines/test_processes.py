@@ -250,8 +250,9 @@ def test_a_node_that_ends_the_run_ends_it_with_0(launch):
   assert nodes['waiter/0'][0] == 'stopped'
 
 
-def test_lp_stop_in_a_node_ends_the_run_with_0(launch):
-  run = launch('stops')
+@pytest.mark.parametrize('name', ['stops', 'stops_in_a_thread'])
+def test_lp_stop_in_a_node_ends_the_run_with_0(launch, name):
+  run = launch(name)
   code, reason, _ = run.wait()
   assert code == 0 and 'lp.stop()' in reason
   assert_nothing_is_left(run)

@@ -14,6 +14,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import launchpad as lp
@@ -414,31 +415,48 @@ def replay_killed(run_dir):
 
 def main():
   name, run_dir, how = sys.argv[1:]
-  run_dir = pathlib.Path(run_dir)
-  names = {'twice': ['ends', 'calls']}.get(name, [name])
-  for name in names:
-    program = SCENARIOS[name](run_dir)
+  names = {
+    'twice': ['ends', 'calls'],
+    'stops_in_a_thread': ['stops'],
+  }.get(name, [name])
+  for one in names:
+    found = []
 
-    def write_state(run_state):
-      rows = [[node.name, node.pid, node.state] for node in run_state.nodes]
-      write(run_dir / 'state.json', json.dumps(rows))
-      with (run_dir / 'notices').open('a') as notices:
-        for node in run_state.nodes:
-          notices.write(f'{node.name} {node.notice}\n' if node.notice else '')
-      if run_state.stopping:
-        (run_dir / 'stopping').touch()
+    def run(one=one, found=found):
+      found.append(play(one, pathlib.Path(run_dir), how))
 
-    supervision._TICK_S = 0.05
-    start = time.monotonic()
-    outcome = engines.run(program, how, run_dir=run_dir, on_tick=write_state)
-    nodes = {
-      node.name: [node.state, node.restarts, node.last_error]
-      for node in outcome.nodes
-    }
-    seconds = time.monotonic() - start
-    print()
-    print(json.dumps([outcome.reason, nodes, seconds]), flush=True)
-  sys.exit(outcome.exit_code)
+    if name.endswith('_in_a_thread'):
+      thread = threading.Thread(target=run)
+      thread.start()
+      thread.join()
+    else:
+      run()
+  sys.exit(found[0].exit_code)
+
+
+def play(name, run_dir, how):
+  program = SCENARIOS[name](run_dir)
+
+  def write_state(run_state):
+    rows = [[node.name, node.pid, node.state] for node in run_state.nodes]
+    write(run_dir / 'state.json', json.dumps(rows))
+    with (run_dir / 'notices').open('a') as notices:
+      for node in run_state.nodes:
+        notices.write(f'{node.name} {node.notice}\n' if node.notice else '')
+    if run_state.stopping:
+      (run_dir / 'stopping').touch()
+
+  supervision._TICK_S = 0.05
+  start = time.monotonic()
+  outcome = engines.run(program, how, run_dir=run_dir, on_tick=write_state)
+  nodes = {
+    node.name: [node.state, node.restarts, node.last_error]
+    for node in outcome.nodes
+  }
+  seconds = time.monotonic() - start
+  print()
+  print(json.dumps([outcome.reason, nodes, seconds]), flush=True)
+  return outcome
 
 
 if __name__ == '__main__':
