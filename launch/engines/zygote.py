@@ -337,7 +337,6 @@ class Launcher:
   """The launcher's end: a zygote that is forked now, for one run."""
 
   def __init__(self, family: Family):
-    check_fork()
     for stream in (sys.stdout, sys.stderr):
       stream.flush()  # Or each fork could write it again.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

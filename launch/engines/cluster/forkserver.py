@@ -17,6 +17,7 @@ from absl import flags
 import cloudpickle
 
 from launch import pulse
+from launch.engines import linux
 from launch.engines import prepare
 from launch.engines import zygote
 from launch.rpc import hosts
@@ -42,6 +43,7 @@ def main() -> None:
     os._exit(0)
   end = socket.socket(fileno=int(sys.argv[1]))
   end.set_inheritable(False)
+  linux.allow_descriptors(0)
   flags.FLAGS(sys.argv[:1])
   # Not `later.SLOW`, which names a module that the user's directory may have.
   later.load(('tensorflow', 'sonnet', 'reverb', 'gymnasium'))
@@ -60,7 +62,7 @@ def _loads(place: pathlib.Path) -> zygote.Family:
   return zygote.Family(
     nodes,
     logs,
-    [pulse.open_slot(place / pulse.FILE, i) for i in range(len(nodes))],
+    pulse.slots(place / pulse.FILE),
     hosts.Directory(place),
     scratch=place,
     top=place.parent,

@@ -104,6 +104,7 @@ def test_a_node_has_the_modules_of_its_host_before_those_of_the_launcher(
   launchers = [tree, shared, '/nowhere', users]
   program = pickle.dumps((launchers, '/', cloudpickle.dumps(([], []))))
   (tmp_path / forkserver.FILE).write_bytes(program)
+  pulse.Board(tmp_path, 1)
   code = (
     'import sys; from launch.engines.cluster import forkserver; '
     # Ray puts what the launcher has before its own.
@@ -174,7 +175,7 @@ def test_a_zygote_whose_agent_is_gone_before_it_is_ready_leaves_no_files(
 ):
   scratch = tmp_path / 'murmuration-1'
   (scratch / 'run').mkdir(parents=True)
-  pulse.Board(scratch / 'run', 0)
+  pulse.Board(scratch / 'run', 1)
   (scratch / 'run' / forkserver.FILE).write_bytes(forkserver.dumps([], []))
   ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
   ours.close()

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ TOYS = pathlib.Path(__file__).with_name('toys.py')
 class Run:
   """A launcher in a process of its own."""
 
-  def __init__(self, directory, name, processes_of):
+  def __init__(self, directory, name, processes_of, open_files=None):
     self._processes_of = processes_of
     self.directory = directory / 'run'
     self.temporary = directory / 'tmp'
@@ -35,6 +36,8 @@ class Run:
       env=environment,
       # Ctrl-C in a terminal goes to a whole process group.
       start_new_session=True,
+      preexec_fn=open_files
+      and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, open_files)),
     )
 
   def wait(self):
@@ -79,8 +82,8 @@ class Run:
 def launch(tmp_path, processes_of):
   runs = []
 
-  def start(name):
-    runs.append(Run(tmp_path, name, processes_of))
+  def start(name, **options):
+    runs.append(Run(tmp_path, name, processes_of, **options))
     return runs[-1]
 
   yield start
@@ -112,6 +115,23 @@ def test_arrays_and_numpy_scalars_cross_between_processes(launch):
   run = launch('calls')
   assert run.wait()[:2] == (0, 'client/0 finished')
   assert_nothing_is_left(run)
+
+
+def test_a_limit_of_open_files_that_can_be_raised_is_no_limit(launch):
+  hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+  run = launch('waits', open_files=(30, hard))
+  pid = run.pid('waiter')
+  assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] > 100
+  os.kill(run.process.pid, signal.SIGINT)
+  assert run.wait()[0] == 130
+
+
+def test_too_few_open_files_are_refused_before_anything_starts(launch):
+  run = launch('waits', open_files=(30, 30))
+  out, err = run.process.communicate(timeout=200)
+  assert run.process.returncode == 1 and out == ''
+  assert 'ulimit -n 46' in err.splitlines()[-1]
+  assert not run.remains() and [*run.directory.iterdir()] == []
 
 
 def test_a_node_that_raises_ends_the_run_with_its_traceback(launch):
