@@ -54,6 +54,7 @@ class Event:
     host: see NodeState.host.
     hopeless: for 'exited', whether it will end that way each time, however
       long it lived: out of memory.
+    final: for 'exited', whether no restart can help.
   """
 
   index: int
@@ -64,6 +65,7 @@ class Event:
   killed: bool = False
   host: str = ''
   hopeless: bool = False
+  final: bool = False
 
 
 class BackendLost(RuntimeError):
@@ -217,7 +219,7 @@ class Supervisor:
       record.silence = ''
       record.silences.append(now)
     node.last_error, node.died_of = error, gist(error)
-    if not rules.come_back:
+    if event.final or not rules.come_back:
       node.state = 'failed'
       self._end(state_lib.FAILED, f'{node.name} failed: {gist(error)}')
       return

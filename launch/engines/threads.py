@@ -29,6 +29,11 @@ from launch.engines import supervision
 from launch.engines import watch
 from launch.rpc import directory
 
+_HANDLER = (
+  'it sets a signal handler, perhaps in its environment, and here it is a '
+  'thread, which cannot: use --lp_launch_type=local_mp'
+)
+
 
 def run(
   program: lp.Program,
@@ -127,7 +132,7 @@ class _Backend:
     self, index: int, node: prepare.PreparedNode, manager: _Manager
   ) -> None:
     worker_manager._WORKER_MANAGERS.manager = manager
-    error = None
+    error, final = None, False
     try:
       pulse.use(self._slots[index])
       for name, kind in node.names.items():
@@ -135,16 +140,29 @@ class _Backend:
       self._events.put(supervision.Event(index, 'running'))
       node.run()
     except BaseException as e:  # also sys.exit(0): a finished node returns
-      error = prepare.format_error(e)
-      if not manager.stop_event().is_set():
+      error, final = prepare.format_error(e), _needs_a_process(e)
+      if final:
+        error = _HANDLER
+      elif not manager.stop_event().is_set():
         output.warn(f'--- {node.name} died:\n{error}', end='')
     finally:
       _release(node.node)
       self._events.put(
         supervision.Event(
-          index, 'exited', failed=error is not None, error=error
+          index, 'exited', failed=error is not None, error=error, final=final
         )
       )
+
+
+def _needs_a_process(error: BaseException | None) -> bool:
+  """Whether an error, or what caused it, is Python's refusal of a handler."""
+  while error is not None:
+    if isinstance(error, ValueError) and str(error).startswith(
+      'signal only works in main thread'
+    ):
+      return True
+    error = error.__cause__ or error.__context__
+  return False
 
 
 def _release(node: Any) -> None:

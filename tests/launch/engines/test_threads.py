@@ -108,6 +108,24 @@ def test_a_thread_that_raises_is_restarted_and_constructed_anew(capsys):
   assert len(set(map(id, tries))) == 3
 
 
+def test_what_sets_a_signal_handler_is_refused_once(capsys):
+  program = lp.Program('test')
+  wait(program)
+
+  def alarm():
+    try:
+      signal.signal(signal.SIGALRM, print)
+    except ValueError as e:
+      raise RuntimeError('no environment') from e
+
+  for i in range(3):
+    call(program, f'node{i}', alarm)
+  outcome = run(program, come_back=True)
+  assert outcome.exit_code == 1
+  assert [node.restarts for node in outcome.nodes] == [0] * 4
+  assert 'local_mp' in outcome.reason and capsys.readouterr().err == ''
+
+
 def test_a_restarted_server_thread_serves_on_its_port(capsys):
   program = lp.Program('test')
   starts = []
