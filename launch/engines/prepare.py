@@ -71,19 +71,13 @@ def _name_addresses(
   owner: str, node: Any, directory: directory_lib.Directory
 ) -> dict[str, directory_lib.Kind]:
   """Binds a name to each address of a node. Returns the names."""
-  # A node may host several in one process.
-  ours = [
-    inner._address
-    for inner in (node, *getattr(node, 'nodes', ()))
-    if isinstance(inner, rpc.Node)
-  ]
   names: dict[str, directory_lib.Kind] = {}
   for address in node.addresses:
     # The address of the node's own server has the name of the node.
     own = address.name in (None, courier_node.COURIER_PORT_NAME)
     name = owner if own else f'{owner}/{address.name}'
     address.bind(directory_lib.Name(name, directory))
-    names[name] = 'rpc' if address in ours else 'port'
+    names[name] = 'rpc' if own and isinstance(node, rpc.Node) else 'port'
   return names
 
 

@@ -167,8 +167,6 @@ def _needs_a_process(error: BaseException | None) -> bool:
 
 def _release(node: Any) -> None:
   """Frees a node's port and clears state that would prevent a restart."""
-  for inner in getattr(node, 'nodes', ()):
-    _release(inner)
   server: Any = getattr(node, '_server', None)
   if hasattr(server, 'stop'):  # Reverb's; Courier's are stopped by their nodes
     with contextlib.suppress(Exception):

@@ -68,9 +68,7 @@ def test_a_run_has_not_stalled_while_a_node_waits_for_its_place(
   cluster, backend, clock
 ):
   slot = backend.board.slots[0]
-  watch = engine._Watch(
-    [slot], restarts.Rules(stall_s=60.0), lambda: clock.now
-  )
+  watch = engine._Watch([slot], restarts.Rules(stall_s=60.0), lambda: clock.now)
   watch.waits, watch.store = backend.waits, backend.store
   nodes = [state.NodeState('actor/0')]
 

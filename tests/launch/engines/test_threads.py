@@ -319,26 +319,6 @@ def test_servers_outlive_their_clients_in_a_stop(monkeypatch):
   assert last_words == ['bye']
 
 
-def test_a_colocation_of_nodes_is_one_node():
-  program = lp.Program('test')
-  inner = rpc.Node(Server)
-  handle = inner.create_handle()
-
-  def check(client):
-    assert client.echo(np.float32(1)) == 1
-    lp.stop()
-
-  with program.group('pair'):
-    program.add_node(
-      lp.MultiThreadingColocation(
-        [inner, lp.PyClassNode(Caller, check, handle)]
-      )
-    )
-  outcome = run(program)
-  assert outcome.exit_code == 0
-  assert [node.name for node in outcome.nodes] == ['pair/0']
-
-
 def test_unknown_engines_and_empty_programs_are_refused():
   with pytest.raises(ValueError, match='local_mt, local_mp'):
     engines.run(lp.Program('test'), 'local')
