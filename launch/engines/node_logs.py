@@ -8,6 +8,7 @@ import signal
 _ERROR_LINES = 40
 _LAST_LINES = 5
 _FATAL = 'Fatal Python error'
+_OURS = 'launch/engines/child.py'  # in the path of a frame
 _LEFT = (
   'it left with exit code 0 in the middle of its work: something in it called '
   'os._exit(0), perhaps its environment. A node whose work is done returns.'
@@ -79,11 +80,21 @@ def _fatal(lines: list[str]) -> list[str]:
     return []
   lines = lines[start:]
   ends = [i for i, line in enumerate(lines) if line.startswith('Extension mod')]
-  lines = lines[: ends[0]] if ends else lines
+  lines = _without_ours(lines[: ends[0]] if ends else lines)
   if len(lines) > _ERROR_LINES:
     begins = [i for i, line in enumerate(lines) if line.startswith('Current')]
     lines = lines[begins[0] if begins else 0 :][:_ERROR_LINES]
   return lines
+
+
+def _without_ours(lines: list[str]) -> list[str]:
+  """Leaves out the frames that led to the node's code, which come after it."""
+  kept, ours = list[str](), False
+  for line in lines:
+    ours = line.startswith('  File') and (ours or _OURS in line)
+    if not ours:
+      kept.append(line)
+  return kept
 
 
 def _last(lines: list[str], mark: str) -> str:

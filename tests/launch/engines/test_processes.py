@@ -362,7 +362,7 @@ def test_a_node_that_does_not_stop_is_killed_within_10_s(launch):
   state, _, error = nodes['stubborn/0']
   assert state == 'stopped'
   assert 'did not stop within 8 s' in error
-  assert 'stuck_in_here' in error
+  assert 'stuck_in_here' in error and 'zygote.py' not in error
   assert_nothing_is_left(run)
 
 
@@ -388,6 +388,18 @@ def test_when_the_zygote_is_killed_the_run_ends_with_1(launch):
   assert {state for state, _, _ in nodes.values()} == {'failed'}
   wait_until(lambda: is_dead(run.pid('child')))
   wait_until(lambda: is_dead(stray.pid))
+  assert_nothing_is_left(run)
+
+
+@pytest.mark.long
+def test_a_run_whose_zygote_is_stopped_can_be_ended(launch):
+  run = launch('waits')
+  for name in ('waiter', 'server', 'child', 'stray'):
+    run.pid(name)
+  psutil.Process(run.pid('waiter')).parent().suspend()
+  os.kill(run.process.pid, signal.SIGINT)
+  code, reason, _ = run.wait()
+  assert code == 130 and reason.startswith('interrupted')
   assert_nothing_is_left(run)
 
 
