@@ -48,6 +48,7 @@ from launch.rpc import directory as directory_lib
 _REAP_S = 2.0
 _QUIT_S = 5.0
 _OOM_S = 10.0  # that a process of much memory takes to end, at most
+_LINGER_S = 0.5  # that what a dead node had started has to end by itself
 _ABORT_S = 1.0  # from a node's SIGABRT to its SIGKILL
 
 
@@ -141,6 +142,9 @@ class Zygote:
     self._launcher_pid = launcher_pid
     self._nodes: dict[int, int] = {}  # pid -> index
     self._kill_at: dict[int, float] = {}  # pid -> when
+    self._exits: list[dict[str, Any]] = []  # of nodes, that are not told yet
+    self._bereft = False  # whether what dead nodes had started may be there
+    self._linger_until = 0.0
     self._terminated = False
     self._pid = os.getpid()
     self._oom_kills, self._oom_at = linux.oom_kills(), -_OOM_S
@@ -188,7 +192,8 @@ class Zygote:
 
   def _loop(self) -> None:
     while not self._terminated:
-      heard = self._channel.wait([self._wakeup], 0.2 if self._kill_at else 1.0)
+      soon = self._kill_at or self._bereft
+      heard = self._channel.wait([self._wakeup], 0.1 if soon else 1.0)
       with contextlib.suppress(BlockingIOError):
         os.read(self._wakeup, 4096)
       self._short_of_memory()
@@ -254,8 +259,8 @@ class Zygote:
         if number == signal.SIGABRT:
           # Its stacks are in its log, so nobody needs its core. If it does not
           # end (it may be stopped), it is killed.
-          limit = resource.RLIMIT_CORE
-          resource.prlimit(pid, limit, (0, resource.getrlimit(limit)[1]))
+          with contextlib.suppress(OSError):
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
           self._kill_at[pid] = time.monotonic() + _ABORT_S
         # Not reaped yet, so the pid is still its own.
         os.kill(pid, number)
@@ -266,7 +271,11 @@ class Zygote:
         os.kill(pid, signal.SIGKILL)
 
   def _reap(self) -> None:
-    reaped = False
+    """Hears of processes that ended, and ends what nodes had started.
+
+    A living node adopts the orphans among its descendants. So what is a child
+    of this process, and no node, was started by a node that has ended.
+    """
     while True:
       try:
         pid, status = os.waitpid(-1, os.WNOHANG)
@@ -274,32 +283,31 @@ class Zygote:
         break
       if not pid:
         break
-      reaped = True
       self._kill_at.pop(pid, None)
       if pid in self._nodes:
-        index = self._nodes.pop(pid)
-        code = os.waitstatus_to_exitcode(status)
-        oom = self._short_of_memory()
-        self._channel.send(
-          event='exited', index=index, pid=pid, code=code, oom=oom
-        )
-    if reaped:
-      self._kill_orphans()
+        if not self._exits:
+          self._linger_until = time.monotonic() + _LINGER_S
+        exited = {'event': 'exited', 'index': self._nodes.pop(pid), 'pid': pid}
+        exited['code'] = os.waitstatus_to_exitcode(status)
+        self._exits.append({**exited, 'oom': self._short_of_memory()})
+        self._bereft = True
+    if not self._bereft:
+      return
+    orphans = self._orphans()
+    if orphans and time.monotonic() < self._linger_until:
+      return  # such as what writes the last lines of a log
+    for process in orphans:
+      with contextlib.suppress(psutil.Error):
+        process.kill()
+    for exited in self._exits:
+      self._channel.send(**exited)
+    self._exits.clear()
+    # Those that were killed may have children, which come here then.
+    self._bereft = bool(orphans)
 
-  def _kill_orphans(self) -> bool:
-    """Kills what dead nodes had started. Returns whether there was any.
-
-    A living node adopts the orphans among its descendants. So what is a child
-    of this process, and no node, was started by a node that has ended. The end
-    of each wakes this process, which then finds the children that it had.
-    """
-    found = False
-    for process in psutil.Process().children():
-      if process.pid not in self._nodes:
-        found = True
-        with contextlib.suppress(psutil.Error):
-          process.kill()
-    return found
+  def _orphans(self) -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [child for child in children if child.pid not in self._nodes]
 
   def _short_of_memory(self) -> bool:
     """Whether the kernel has killed for want of memory lately."""
@@ -314,8 +322,12 @@ class Zygote:
     deadline = time.monotonic() + _REAP_S
     while time.monotonic() < deadline:
       self._reap()
-      if not self._nodes and not self._kill_orphans():
+      orphans = self._orphans()
+      if not self._nodes and not orphans:
         return
+      for process in orphans:
+        with contextlib.suppress(psutil.Error):
+          process.kill()
       time.sleep(0.01)
 
 

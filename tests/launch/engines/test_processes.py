@@ -147,8 +147,9 @@ def test_a_node_that_raises_ends_the_run_with_its_traceback(launch):
   assert_nothing_is_left(run)
 
 
-def test_a_crash_in_native_code_names_the_signal_and_the_place(launch):
-  code, reason, nodes = launch('crashes').wait()
+@pytest.mark.parametrize('name', ['crashes', 'crashes_behind_a_filter'])
+def test_a_crash_in_native_code_names_the_signal_and_the_place(launch, name):
+  code, reason, nodes = launch(name).wait()
   assert (code, reason) == (1, 'crasher/0 failed: killed by SIGSEGV')
   assert 'Segmentation fault' in nodes['crasher/0'][2]
   assert 'string_at' in nodes['crasher/0'][2]

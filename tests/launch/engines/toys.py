@@ -135,6 +135,21 @@ class Crasher(Node):
     ctypes.string_at(0)
 
 
+class FilteredCrasher(Node):
+  """Writes errors through another process, which takes its time."""
+
+  def run(self):
+    slow = subprocess.Popen(
+      ['sh', '-c', 'sleep 0.2; exec cat'],
+      stdin=subprocess.PIPE,
+      stdout=2,
+      start_new_session=True,
+    )
+    os.dup2(slow.stdin.fileno(), 2)
+    slow.stdin.close()
+    ctypes.string_at(0)
+
+
 class Leaver(Node):
   def run(self):
     sys.exit(3)
@@ -284,6 +299,13 @@ def crashes(run_dir):
   program = lp.Program('crashes')
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'crasher', Crasher, run_dir)
+  return program
+
+
+@scenario
+def crashes_behind_a_filter(run_dir):
+  program = lp.Program('crashes_behind_a_filter')
+  add(program, 'crasher', FilteredCrasher, run_dir)
   return program
 
 
