@@ -108,7 +108,7 @@ class Family:
   """What a zygote forks from.
 
   Attributes:
-    nodes: in program order, as the three that follow.
+    nodes: in program order, as the two that follow.
     logs: files for their output.
     slots: signs of life.
     directory: where their servers claim addresses.
