@@ -25,30 +25,19 @@ def nodes(program: lp.Program) -> list[str]:
 def edges(program: lp.Program) -> set[tuple[str, str]]:
   """Returns pairs such as ('actor/0', 'replay/0').
 
-  That is, actor/0 holds a handle of replay/0. A node that hosts others
-  (MultiThreadingColocation) stands for them.
+  That is, actor/0 holds a handle of replay/0.
   """
   owners = {
     id(handle): name
     for name, node in named(program)
-    for part in _parts(node)
-    for handle in part._created_handles
+    for handle in node._created_handles
   }
   return {
     (name, owners[id(handle)])
     for name, node in named(program)
-    for part in _parts(node)
-    for handle in part.input_handles
+    for handle in node.input_handles
     if id(handle) in owners and owners[id(handle)] != name
   }
-
-
-def clients(program: lp.Program) -> dict[str, set[str]]:
-  """Maps each node to the nodes that hold a handle of it."""
-  found: dict[str, set[str]] = {}
-  for client, server in edges(program):
-    found.setdefault(server, set()).add(client)
-  return found
 
 
 def to_mermaid(program: lp.Program) -> str:
@@ -80,24 +69,16 @@ def check(program: lp.Program) -> None:
   if not program.groups:
     raise ValueError(f'The program {program.name!r} has no nodes: add some.')
   for name, node in named(program):
-    for part in _parts(node):
-      for arguments in _arguments(part):
-        for owner in _hidden(arguments):
-          raise ValueError(
-            f'A handle is inside a {owner} that is an argument of {name}. '
-            'Launchpad does not see it there and would not connect it: pass it '
-            'as an argument of its own, or in a list, tuple or dict.'
-          )
-      constructor: Any = getattr(part, '_constructor', None)
-      if hasattr(constructor, 'check_arguments'):
-        constructor.check_arguments(*part._args, **part._kwargs)
-
-
-def _parts(node: base.Node) -> Iterator[base.Node]:
-  """The node and the nodes that it hosts."""
-  yield node
-  for inner in getattr(node, 'nodes', ()):
-    yield from _parts(inner)
+    for arguments in _arguments(node):
+      for owner in _hidden(arguments):
+        raise ValueError(
+          f'A handle is inside a {owner} that is an argument of {name}. '
+          'Launchpad does not see it there and would not connect it: pass it '
+          'as an argument of its own, or in a list, tuple or dict.'
+        )
+    constructor: Any = getattr(node, '_constructor', None)
+    if hasattr(constructor, 'check_arguments'):
+      constructor.check_arguments(*node._args, **node._kwargs)
 
 
 def _arguments(node: base.Node) -> Iterator[Any]:

@@ -120,15 +120,18 @@ class Board:
     # Writes zeros instead of truncating to the size: on a full disk, the first
     # beat into a sparse file would kill its process.
     path.write_bytes(bytes(_BYTES * num_nodes))
-    self.slots = [open_slot(path, index) for index in range(num_nodes)]
+    self.slots = slots(path)
 
 
-def open_slot(path: str | os.PathLike[str], index: int) -> Slot:
-  """Maps the slot of node `index` from the board's file."""
-  with open(path, 'r+b') as file:
+def slots(path: pathlib.Path) -> list[Slot]:
+  """Maps the slots of a board's file; all share one descriptor."""
+  with path.open('r+b') as file:
     memory = memoryview(mmap.mmap(file.fileno(), 0))
-  own = memory[index * _BYTES : (index + 1) * _BYTES]
-  return Slot(own, pathlib.Path(path).parent.name)
+  run = path.parent.name
+  return [
+    Slot(memory[start : start + _BYTES], run)
+    for start in range(0, len(memory), _BYTES)
+  ]
 
 
 def use(slot: Slot | None) -> None:

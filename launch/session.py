@@ -207,8 +207,7 @@ def run(
       followed.callback(follow.Follower(path, sinks).close)
     try:
       isolation.enter(mode)
-      if engine == 'local_mp':
-        engines.check_fork()
+      engines.check(program, engine)
       config, ended = cell.config, ''
       if resume:
         found = run_directory.open(path)

@@ -5,8 +5,11 @@ from typing import Any
 
 import launchpad as lp
 
+from launch import graph
+from launch.engines import linux
 from launch.engines import processes
 from launch.engines import threads
+from launch.engines import zygote
 from launch.engines.cluster import engine as ray_engine
 from launch.engines.cluster.engine import Options
 from launch.engines.cluster.engine import check as check_ray
@@ -16,7 +19,6 @@ from launch.engines.state import FAILED
 from launch.engines.state import OnTick
 from launch.engines.state import Outcome
 from launch.engines.state import RunState
-from launch.engines.zygote import check_fork
 
 _ENGINES = {
   'local_mt': threads.run,
@@ -24,6 +26,10 @@ _ENGINES = {
   'ray': ray_engine.run,
 }
 NAMES = tuple(_ENGINES)
+# Open files of the process that has most, with room to spare; measured with
+# Ape-X, IMPALA and gossip.
+_FILES = 40
+_FILES_OF_NODE = {'local_mt': 5, 'local_mp': 2, 'ray': 0}
 
 __all__ = [
   'FAILED',
@@ -32,11 +38,19 @@ __all__ = [
   'Outcome',
   'Refused',
   'RunState',
-  'check_fork',
+  'check',
   'check_on_ray',
   'check_ray',
   'run',
 ]
+
+
+def check(program: lp.Program, how: str) -> None:
+  """Raises ValueError where this process cannot start the program's nodes."""
+  if how == 'local_mp':
+    zygote.check_fork()
+  nodes = len(graph.nodes(program))
+  linux.allow_descriptors(_FILES + _FILES_OF_NODE[how] * nodes)
 
 
 def run(
@@ -65,13 +79,13 @@ def run(
     ray: which Ray, and what nodes ask of it; only for 'ray'.
 
   Raises:
-    ValueError: unknown engine, or a program that cannot run; or TensorFlow ran
-      in this process already (local_mp).
+    ValueError: unknown engine, or a program that cannot run, see `check`.
     Refused: a ValueError of Ray: it is missing, or cannot take the program.
   """
   if how not in _ENGINES:
     raise ValueError(
       f'There is no engine {how!r}: choose from {", ".join(NAMES)}.'
     )
+  check(program, how)
   options: dict[str, Any] = {'options': ray} if how == 'ray' else {}
   return _ENGINES[how](program, run_dir=run_dir, on_tick=on_tick, **options)

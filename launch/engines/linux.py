@@ -1,14 +1,19 @@
-"""Linux functions for processes: parent death, orphans, states and titles."""
+"""Linux functions for processes: parent death, orphans, memory and titles."""
 
 import contextlib
 import ctypes
 import os
 import pathlib
+import resource
 import signal
+import sys
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+# Some programs close all descriptors that they might have, one by one, and in
+# containers the limit may be a thousand million.
+_DESCRIPTORS = 1 << 16
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
@@ -45,10 +50,22 @@ def oom_kills() -> int:
   return 0
 
 
-def wake(pid: int | None) -> None:
-  """Continues a process of this run that was stopped (SIGSTOP)."""
-  if pid and process_state(pid) == 'T':
-    os.kill(pid, signal.SIGCONT)
+def allow_descriptors(needed: int) -> None:
+  """Lets this process and its children have as many open files as it may.
+
+  Raises:
+    ValueError: those are fewer than `needed`.
+  """
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+  if most < needed:
+    raise ValueError(
+      f'A process of this run has up to {needed} open files, and {most} are '
+      f'allowed here: `ulimit -n {needed}`, or lower the number of nodes.'
+    )
+  most = min(most, max(needed, _DESCRIPTORS))
+  if soft != resource.RLIM_INFINITY and soft < most:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def set_title(title: str) -> None:

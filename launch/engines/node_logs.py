@@ -1,15 +1,14 @@
-"""Reads from a run's logs why a node ended and where it hung."""
+"""Reads from a run's logs why a node ended, and where it hung."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import contextlib
 import pathlib
 import signal
-import time
 
 _ERROR_LINES = 40
 _LAST_LINES = 5
-_DUMP_S = 2.0  # wait for a node to write its stacks, at most
-_QUIET_S = 0.2  # a log that has not grown for so long has all of them
+_FATAL = 'Fatal Python error'
+_OURS = 'launch/engines/child.py'  # in the path of a frame
 _LEFT = (
   'it left with exit code 0 in the middle of its work: something in it called '
   'os._exit(0), perhaps its environment. A node whose work is done returns.'
@@ -55,42 +54,7 @@ class Logs:
     known = {one.value: one.name for one in signal.Signals}
     name = known.get(-code, f'signal {-code}')
     hint = (_OUT_OF_MEMORY if oom else _PERHAPS) if name == 'SIGKILL' else ''
-    where = _last(lines, 'Fatal Python error')
-    return f'{where}\nkilled by {name}{hint}'.lstrip()
-
-  def stacks(
-    self, indices: Sequence[int], dump: Callable[[int], None]
-  ) -> list[str]:
-    """The stacks that each node writes to its log when `dump` asks for them."""
-    paths = [self.paths[index] for index in indices]
-    sizes = [*map(_size, paths)]
-    for index in indices:
-      dump(index)
-    _wait_until_written(paths, sizes)
-    return [
-      '\n'.join(_innermost(since(path, size)))
-      for path, size in zip(paths, sizes, strict=True)
-    ]
-
-
-def _wait_until_written(
-  paths: Sequence[pathlib.Path], sizes: Sequence[int]
-) -> None:
-  """Waits until every file has grown and stopped growing, or `_DUMP_S`."""
-  until, before = time.monotonic() + _DUMP_S, list(sizes)
-  while time.monotonic() < until:
-    time.sleep(_QUIET_S)
-    now = [*map(_size, paths)]
-    if now == before and all(a > b for a, b in zip(now, sizes, strict=True)):
-      return
-    before = now
-
-
-def _size(path: pathlib.Path) -> int:
-  try:
-    return path.stat().st_size
-  except OSError:  # it is not there, or not to be read now
-    return 0
+    return '\n'.join([*_fatal(lines), f'killed by {name}{hint}'])
 
 
 def since(path: pathlib.Path, start: int) -> list[str]:
@@ -103,17 +67,34 @@ def since(path: pathlib.Path, start: int) -> list[str]:
     return []
 
 
-def _innermost(lines: list[str]) -> list[str]:
-  """Of stacks that are too long, what the main thread was in last.
+def _fatal(lines: list[str]) -> list[str]:
+  """What faulthandler has written, as far as it says where a node was.
 
-  faulthandler writes the main thread last, and its innermost frame first.
+  Of stacks that are too long that is the thread that the signal came to. Each
+  has its innermost frame first.
   """
-  if len(lines) <= _ERROR_LINES:
-    return lines
   start = max(
-    (i for i, line in enumerate(lines) if 'hread 0x' in line), default=0
+    (i for i, s in enumerate(lines) if s.startswith(_FATAL)), default=-1
   )
-  return lines[start : start + _ERROR_LINES]
+  if start < 0:
+    return []
+  lines = lines[start:]
+  ends = [i for i, line in enumerate(lines) if line.startswith('Extension mod')]
+  lines = _without_ours(lines[: ends[0]] if ends else lines)
+  if len(lines) > _ERROR_LINES:
+    begins = [i for i, line in enumerate(lines) if line.startswith('Current')]
+    lines = lines[begins[0] if begins else 0 :][:_ERROR_LINES]
+  return lines
+
+
+def _without_ours(lines: list[str]) -> list[str]:
+  """Leaves out the frames that led to the node's code, which come after it."""
+  kept, ours = list[str](), False
+  for line in lines:
+    ours = line.startswith('  File') and (ours or _OURS in line)
+    if not ours:
+      kept.append(line)
+  return kept
 
 
 def _last(lines: list[str], mark: str) -> str:

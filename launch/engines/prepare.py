@@ -1,13 +1,9 @@
 """Prepares the nodes of a Launchpad program to be started by an engine."""
 
-from collections.abc import Callable, Iterator
-import contextlib
+from collections.abc import Callable
 import dataclasses
 import os
-import pathlib
-import signal
 import sys
-import tempfile
 import traceback
 from typing import Any
 
@@ -17,11 +13,7 @@ from launchpad.nodes.courier import node as courier_node
 
 from launch import graph
 from launch import rpc
-from launch.engines import restarts
 from launch.rpc import directory as directory_lib
-
-# A node in another process sends this to the launcher to end the run.
-STOP_SIGNAL = signal.SIGUSR1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,20 +22,21 @@ class PreparedNode:
 
   name: str  # group label and index, such as 'explorer/0'
   node: Any  # Launchpad's
-  executable: Any  # Launchpad's, of the node, for this launch type
-  policy: restarts.Policy
+  run: Callable[[], Any]  # the node's code
   # Of its servers, which it claims when it starts, to their kinds.
   names: dict[str, directory_lib.Kind]
-  clients: frozenset[str]  # names of the nodes that hold a handle of it
+
+  @property
+  def group(self) -> str:
+    return self.name.rsplit('/', 1)[0]
 
 
 def prepare(
   program: lp.Program,
-  launch_type: lp.LaunchType,
   directory: directory_lib.Directory,
   stopper: Callable[..., None],
 ) -> list[PreparedNode]:
-  """Sets contexts, connects handles, names addresses, makes executables.
+  """Sets contexts, connects handles and names addresses.
 
   `stopper` implements lp.stop() in a node. Launchpad's own would send the
   launcher SIGTERM, indistinguishable from one sent from outside.
@@ -55,36 +48,22 @@ def prepare(
     flags.FLAGS(sys.argv[:1])
   graph.check(program)
   for _, node in graph.named(program):
-    node._initialize_context(launch_type, launch_config=None)
+    # Of all engines: to Launchpad, a node is then a function to call.
+    node._initialize_context(
+      lp.LaunchType.LOCAL_MULTI_THREADING, launch_config=None
+    )
     node.launch_context._program_stopper = stopper
   for label, nodes in program.groups.items():
     for node in nodes:
       for handle in node.input_handles:
         handle.connect(node, label)
-  # Before the executables, which may hold addresses of other nodes.
-  names = {
-    name: _name_addresses(name, node, directory)
-    for name, node in graph.named(program)
-  }
-  group_policies = restarts.of(program)
-  clients = graph.clients(program)
   prepared = []
   for label, nodes in program.groups.items():
-    executables = nodes[0].to_executables(nodes, label, nodes[0].launch_context)
-    for i, (node, executable) in enumerate(
-      zip(nodes, executables, strict=True)
-    ):
-      name, policy = f'{label}/{i}', group_policies[label]
-      prepared.append(
-        PreparedNode(
-          name,
-          node,
-          executable,
-          policy,
-          names[name],
-          frozenset(clients.get(name, ())),
-        )
-      )
+    functions = nodes[0].to_executables(nodes, label, nodes[0].launch_context)
+    for i, (node, function) in enumerate(zip(nodes, functions, strict=True)):
+      name = f'{label}/{i}'
+      names = _name_addresses(name, node, directory)
+      prepared.append(PreparedNode(name, node, function, names))
   return prepared
 
 
@@ -92,37 +71,14 @@ def _name_addresses(
   owner: str, node: Any, directory: directory_lib.Directory
 ) -> dict[str, directory_lib.Kind]:
   """Binds a name to each address of a node. Returns the names."""
-  # A node may host several in one process.
-  ours = [
-    inner._address
-    for inner in (node, *getattr(node, 'nodes', ()))
-    if isinstance(inner, rpc.Node)
-  ]
   names: dict[str, directory_lib.Kind] = {}
   for address in node.addresses:
     # The address of the node's own server has the name of the node.
     own = address.name in (None, courier_node.COURIER_PORT_NAME)
     name = owner if own else f'{owner}/{address.name}'
     address.bind(directory_lib.Name(name, directory))
-    names[name] = 'rpc' if address in ours else 'port'
+    names[name] = 'rpc' if own and isinstance(node, rpc.Node) else 'port'
   return names
-
-
-@contextlib.contextmanager
-def temporary_files_in(path: pathlib.Path) -> Iterator[None]:
-  """Makes `tempfile` use `path`, for example for Launchpad's pickled nodes."""
-  previous = tempfile.tempdir
-  tempfile.tempdir = str(path)
-  try:
-    yield
-  finally:
-    tempfile.tempdir = previous
-
-
-def ask_to_stop(launcher_pid: int, mark_as_completed: bool = False) -> None:
-  """Implements lp.stop() in a node that has its own process."""
-  del mark_as_completed
-  os.kill(launcher_pid, STOP_SIGNAL)
 
 
 def format_error(error: BaseException) -> str:

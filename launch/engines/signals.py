@@ -1,12 +1,11 @@
 """Signals to the launcher, as flags that its loop checks."""
 
 import collections
+import mmap
 import signal
 import threading
 
-from launch.engines import prepare
-
-_TAKEN = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, prepare.STOP_SIGNAL)
+_TAKEN = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 _NOHUP = (signal.SIGHUP, signal.SIG_IGN)
 
 
@@ -16,6 +15,8 @@ class Signals:
   def __init__(self):
     self._came: collections.Counter[int] = collections.Counter()
     self._previous = {}
+    # A byte of memory that forked nodes share with the launcher.
+    self._asked = mmap.mmap(-1, 1)
 
   @property
   def interrupts(self) -> int:
@@ -31,7 +32,7 @@ class Signals:
   @property
   def asked(self) -> bool:
     """Whether a node called lp.stop(), in this process or another."""
-    return bool(self._came[prepare.STOP_SIGNAL])
+    return bool(self._asked[0])
 
   def __enter__(self) -> 'Signals':
     # Python sets signal handlers only in the main thread.
@@ -45,9 +46,10 @@ class Signals:
     for number, handler in self._previous.items():
       signal.signal(number, handler)
 
-  def ask(self, *unused) -> None:
-    """Requests a stop; a node of this process does so through lp.stop()."""
-    self._came[prepare.STOP_SIGNAL] = 1
+  def ask(self, mark_as_completed: bool = False) -> None:
+    """Requests a stop: lp.stop() of nodes that are threads or forks of us."""
+    del mark_as_completed
+    self._asked[0] = 1
 
   def _take(self, number: int, unused) -> None:
     self._came[number] += 1

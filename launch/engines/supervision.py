@@ -4,7 +4,7 @@ It is independent of processes and threads: a backend starts nodes, asks them to
 stop, and reports which ones have ended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import copy
 import dataclasses
 import pathlib
@@ -13,18 +13,22 @@ import time
 from typing import Protocol
 
 from launch.engines import prepare
-from launch.engines import restarts
 from launch.engines import signals as signals_lib
 from launch.engines import state as state_lib
 from launch.engines import watch as watch_lib
 
 # From the request to stop to the kill; a stop takes less than 10 s in all.
 STOP_GRACE_S = 8.0
-KILL_GRACE_S = 1.0
-# A node that serves others is asked to stop once they have ended, or this much
-# later than the last of them, so that it can take their last reports and saves.
+KILL_GRACE_S = 1.5
+# Groups are asked to stop in reverse order of the program, in which servers
+# come before their clients: each once those after it have ended, or this much
+# later than they, so that it can take their last reports and saves.
 SERVERS_LATER_S = 2.0
-_MOST_RANKS = 3  # longest chain of servers that are stopped in turn
+_LAST_S = 2.0  # that the first group has for its stop, at least
+# The pause before a restart doubles each time, up to the cap.
+_FIRST_PAUSE_S = 0.2
+_MOST_PAUSE_S = 5.0
+_HEALTHY_S = 10.0  # after so long, earlier restarts are forgotten
 _POLL_S = 0.05
 _TICK_S = 0.2
 _CAUSED = re.compile(
@@ -48,6 +52,9 @@ class Event:
     killed: for 'exited', whether SIGKILL or SIGTERM from outside the run ended
       it, or the loss of its host.
     host: see NodeState.host.
+    hopeless: for 'exited', whether it will end that way each time, however
+      long it lived: out of memory.
+    final: for 'exited', whether no restart can help.
   """
 
   index: int
@@ -57,6 +64,8 @@ class Event:
   error: str | None = None
   killed: bool = False
   host: str = ''
+  hopeless: bool = False
+  final: bool = False
 
 
 class BackendLost(RuntimeError):
@@ -72,7 +81,7 @@ class Backend(Protocol):
 
   kills: bool
 
-  def start(self, index: int, restarts: int) -> None:
+  def start(self, index: int, again: int) -> None:
     """Starts a node, for the first time or again."""
 
   def poll(self, timeout_s: float) -> list[Event]:
@@ -81,20 +90,18 @@ class Backend(Protocol):
   def stop(self, index: int) -> None:
     """Asks a node to stop."""
 
-  def kill(self, indices: Sequence[int]) -> list[str]:
-    """Kills nodes at once. Returns each one's stack, '' if unknown."""
+  def kill(self, index: int) -> str:
+    """Kills a node, which says in its last error where it was.
 
-  def resume(self, index: int) -> None:
-    """Continues a node that was stopped (SIGSTOP)."""
+    Returns the stack of one that cannot be killed.
+    """
 
 
 @dataclasses.dataclass
 class _Record:
   """The supervisor's own state of a node, besides its public one."""
 
-  policy: restarts.Policy
-  clients: list[int]
-  rank: int
+  later: int  # groups that come later in the program
   ran_at: float = 0.0  # when its own code began, after a wait for its place
   restart_at: float | None = None
   deaths: list[float] = dataclasses.field(default_factory=list)  # in a row
@@ -115,32 +122,27 @@ class Supervisor:
     signals: signals_lib.Signals,
     on_tick: state_lib.OnTick | None,
     watch: watch_lib.Watch,
+    clock: Callable[[], float] = time.monotonic,
   ):
     self._backend = backend
     self._watch = watch
+    self._rules = watch.rules
+    self._clock = clock
     self._nodes = [
       state_lib.NodeState(node.name, log_path=log_path)
       for node, log_path in zip(nodes, log_paths, strict=True)
     ]
-    clients = [
-      [i for i, other in enumerate(nodes) if other.name in node.clients]
-      for node in nodes
-    ]
-    # Nodes that serve each other, in a cycle, are not ordered among themselves.
-    reached = [_reached(clients, i) for i in range(len(nodes))]
-    clients = [
-      [j for j in own if i not in reached[j]] for i, own in enumerate(clients)
-    ]
-    ranks = _ranks(clients)
-    self._records = [
-      _Record(node.policy, clients[i], ranks[i]) for i, node in enumerate(nodes)
-    ]
+    self._groups = [node.group for node in nodes]
+    order = [*dict.fromkeys(reversed(self._groups))]
+    self._records = [_Record(order.index(group)) for group in self._groups]
+    most_s = (STOP_GRACE_S - _LAST_S) / max(len(order) - 1, 1)
+    self._later_s = min(SERVERS_LATER_S, most_s)
     self._signals = signals
     self._on_tick = on_tick
     self._exit_code: int | None = None
     self._reason = ''
     self._kill_at = self._killed_at = float('inf')
-    self._begin = time.monotonic()
+    self._begin = self._clock()
     self._next_tick = 0.0
 
   def run(self) -> state_lib.Outcome:
@@ -188,7 +190,7 @@ class Supervisor:
         node.pid, node.host = event.pid, event.host
         if event.kind == 'running' and node.state == 'starting':
           node.state = 'running'
-          self._records[event.index].ran_at = time.monotonic()
+          self._records[event.index].ran_at = self._clock()
 
   def _handle_exit(
     self, event: Event, node: state_lib.NodeState, record: _Record
@@ -197,41 +199,40 @@ class Supervisor:
     node.pid = None
     if self._exit_code is not None:
       node.state = 'stopped' if event.failed or record.asked else 'finished'
+      if record.killed:
+        node.last_error = _here(event.error) + (node.last_error or '')
       return
-    policy = record.policy
     if not event.failed:
       node.state = 'finished'
-      if isinstance(policy, restarts.EndsRun):
+      if self._groups[event.index] == self._rules.ends_run:
         self._end(state_lib.FINISHED, f'{node.name} finished')
       return
-    now, limits = time.monotonic(), self._watch.limits
+    now, rules = self._clock(), self._rules
     # Earlier failures are forgotten only if this start did some work, however
     # long it took to hang or to fail.
     worked = self._watch.worked(event.index)
-    error = event.error
+    error, silence = event.error, record.silence
     if worked:
-      record.silences = _recent(record.silences, now, limits.restart_window_s)
-    if record.silence:
-      error, record.silence = record.silence, ''
+      record.silences = _recent(record.silences, now, rules.restart_window_s)
+    if silence:
+      error = _here(error) + silence + innermost(error or '')
+      record.silence = ''
       record.silences.append(now)
     node.last_error, node.died_of = error, gist(error)
-    restart = policy.restart if isinstance(policy, restarts.EndsRun) else policy
-    if not isinstance(restart, restarts.Restart):
+    if event.final or not rules.come_back:
       node.state = 'failed'
       self._end(state_lib.FAILED, f'{node.name} failed: {gist(error)}')
       return
     # A wait for a place or imports is no life, however long it took.
     lived_s = now - record.ran_at if ran else 0.0
-    long = event.killed or (ran and lived_s >= restart.healthy_s)
-    if long and error == event.error and worked:
+    long = event.killed or (ran and lived_s >= _HEALTHY_S)
+    if long and worked and not silence and not event.hopeless:
       record.deaths = []
     # A user's own loop may beat without counting work.
-    if worked or lived_s >= limits.restart_window_s:
-      record.deaths = _recent(record.deaths, now, limits.restart_window_s)
-    most = restart.max_restarts
-    most = limits.max_restarts if most is None else most
-    silent = len(record.silences) >= limits.max_silences
-    if len(record.deaths) >= most or silent:
+    if worked or lived_s >= rules.restart_window_s:
+      record.deaths = _recent(record.deaths, now, rules.restart_window_s)
+    silent = len(record.silences) >= rules.max_silences
+    if len(record.deaths) >= rules.max_restarts or silent:
       node.state = 'failed'
       often = f'{len(record.deaths)} restarts in a row'
       if silent:
@@ -241,45 +242,42 @@ class Supervisor:
       )
       return
     node.state = 'restarting'
-    record.restart_at = now + restart.backoff_s(len(record.deaths))
+    pause_s = _FIRST_PAUSE_S * 2.0 ** min(len(record.deaths), 60)
+    record.restart_at = now + min(_MOST_PAUSE_S, pause_s)
     record.deaths.append(now)
 
   def _restart_due(self) -> None:
     if self._exit_code is not None:
       return
-    now = time.monotonic()
+    now = self._clock()
     for index, record in enumerate(self._records):
       if record.restart_at is not None and record.restart_at <= now:
         self._nodes[index].restarts += 1
         self._start(index)
 
   def _look(self) -> None:
-    """Kills silent nodes and continues stopped ones."""
+    """Kills silent nodes; ends a run that has stalled."""
     if self._exit_code is not None:
       return
-    silent: dict[int, str] = {}
-    for index, what, why in self._watch.look(self._nodes):
-      if what == watch_lib.RESUME:
-        self._backend.resume(index)
-      elif not self._records[index].silence:
-        silent[index] = why
-    # In one call: each wait for stacks delays what keeps the hosts alive.
-    stacks = self._backend.kill(list(silent)) if silent else []
-    for (index, why), where in zip(silent.items(), stacks, strict=True):
+    for index, why in self._watch.look(self._nodes):
       node, record = self._nodes[index], self._records[index]
-      if not self._backend.kills and _DEBUGGER.search(where):
+      if record.silence:
+        continue
+      where = self._backend.kill(index)
+      if self._backend.kills:
+        record.silence = why
+        continue
+      if _DEBUGGER.search(where):
         self._watch.excuse()
         continue
-      why += _innermost(where)
-      record.silence = f'it was here:\n{where}\n{why}' if where else why
-      if not self._backend.kills:
-        node.last_error = record.silence
-        self._end(
-          state_lib.FAILED,
-          f'{node.name} failed: {why}. A thread cannot be killed and started '
-          'again; with --lp_launch_type=local_mp it would be.',
-        )
-        return
+      why += innermost(where)
+      node.last_error = _here(where) + why
+      self._end(
+        state_lib.FAILED,
+        f'{node.name} failed: {why}. A thread cannot be killed and started '
+        'again; with --lp_launch_type=local_mp it would be.',
+      )
+      return
     stalled = self._watch.stalled(self._nodes)
     if stalled:
       self._end(state_lib.FAILED, stalled)
@@ -296,7 +294,7 @@ class Supervisor:
     if interrupts:
       self._end(state_lib.INTERRUPTED, 'interrupted')
     if interrupts > 1:
-      self._kill_at = min(self._kill_at, time.monotonic())
+      self._kill_at = min(self._kill_at, self._clock())
 
   def _check_finished(self) -> None:
     if self._exit_code is not None:
@@ -309,7 +307,7 @@ class Supervisor:
     if self._exit_code is not None:
       return
     self._exit_code, self._reason = exit_code, reason
-    self._kill_at = time.monotonic() + STOP_GRACE_S
+    self._kill_at = self._clock() + STOP_GRACE_S
     for node in self._nodes:
       if node.state == 'restarting':
         node.state = 'stopped'
@@ -317,21 +315,21 @@ class Supervisor:
   def _ended(self) -> bool:
     """Stops the nodes step by step. Returns whether all have ended."""
     alive = [i for i, node in enumerate(self._nodes) if node.alive]
-    now = time.monotonic()
+    now = self._clock()
     since_s = now - (self._kill_at - STOP_GRACE_S)
-    # Clients first, even if this call comes so late that all are due.
-    for index in sorted(alive, key=lambda i: self._records[i].rank):
+    last = min((self._records[i].later for i in alive), default=0)
+    # The last first, even if this call comes so late that all are due.
+    for index in reversed(alive):
       record = self._records[index]
-      needed = any(self._nodes[i].alive for i in record.clients)
-      late = since_s >= record.rank * SERVERS_LATER_S
-      if not record.asked and (late or not needed):
+      late = since_s >= record.later * self._later_s
+      if not record.asked and (late or record.later == last):
         record.asked = True
         self._backend.stop(index)
     if now >= self._kill_at:
       living = [i for i in alive if not self._records[i].killed]
       if living:
         self._kill(living)
-        self._killed_at = time.monotonic()  # reading stacks takes time
+        self._killed_at = now
       if now >= self._killed_at + KILL_GRACE_S:
         # Only threads can be left: they cannot be killed.
         names = ', '.join(self._nodes[i].name for i in alive)
@@ -345,14 +343,13 @@ class Supervisor:
       why = 'killed at the second Ctrl-C'
       if self._exit_code == state_lib.FINISHED:  # but not to its end
         self._exit_code, self._reason = state_lib.INTERRUPTED, 'interrupted'
-    for index, where in zip(indices, self._backend.kill(indices), strict=True):
+    for index in indices:
+      where = self._backend.kill(index)
       self._records[index].killed = True
-      if where:
-        where = f'; it was here:\n{where}'
-      self._nodes[index].last_error = why + where
+      self._nodes[index].last_error = _here(where) + why
 
   def _tick(self, force: bool = False) -> None:
-    now = time.monotonic()
+    now = self._clock()
     if self._on_tick is None or (now < self._next_tick and not force):
       return
     self._next_tick = now + _TICK_S
@@ -365,30 +362,19 @@ class Supervisor:
     self._on_tick(run_state)
 
 
-def _reached(clients: Sequence[Sequence[int]], start: int) -> set[int]:
-  """All direct and indirect clients of a node."""
-  found: set[int] = set()
-  new = {start}
-  while new:
-    new = {j for i in new for j in clients[i]} - found
-    found |= new
-  return found
+def _here(where: str | None) -> str:
+  """The beginning of an error that says where a node was."""
+  return f'it was here:\n{where}\n' if where else ''
 
 
-def _ranks(clients: Sequence[Sequence[int]]) -> list[int]:
-  """Ranks of the nodes: 0 without clients, else 1 above the highest client."""
-  ranks = [0] * len(clients)
-  for _ in range(_MOST_RANKS):
-    ranks = [1 + max((ranks[i] for i in c), default=-1) for c in clients]
-  return ranks
-
-
-def _innermost(where: str) -> str:
-  """Where the main thread was, from its stack or those of all threads."""
-  # faulthandler prints the innermost frame first, traceback prints it last.
-  frames = re.findall(
-    r'hread [^\n]*\n  File "([^"]+)", line (\d+) in (\w+)', where
-  ) or re.findall(r'File "([^"]+)", line (\d+), in (\w+)', where)
+def innermost(where: str) -> str:
+  """Where a node was, from a thread's stack or from those of all threads."""
+  # faulthandler prints the innermost frame first, and marks the thread that the
+  # signal came to; traceback prints it last.
+  one = r' [^\n]*\n  File "([^"]+)", line (\d+) in (\w+)'
+  frames = re.findall(f'Current thread{one}', where) or re.findall(
+    r'File "([^"]+)", line (\d+), in (\w+)', where
+  )
   if not frames:
     return ''
   path, line, function = frames[-1]

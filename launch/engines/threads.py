@@ -10,6 +10,7 @@ import pathlib
 import queue
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from typing import Any
@@ -28,6 +29,11 @@ from launch.engines import supervision
 from launch.engines import watch
 from launch.rpc import directory
 
+_HANDLER = (
+  'it sets a signal handler, perhaps in its environment, and here it is a '
+  'thread, which cannot: use --lp_launch_type=local_mp'
+)
+
 
 def run(
   program: lp.Program,
@@ -41,21 +47,19 @@ def run(
     signals_lib.Signals() as signals,
     _stop_handlers(),
     scratch_lib.Scratch() as scratch,
-    prepare.temporary_files_in(scratch),
+    _temporary_files_in(scratch),
   ):
     addresses = directory.Local(scratch)
     # Launchpad's own lp.stop() would send a signal to the whole process.
-    nodes = prepare.prepare(
-      program, lp.LaunchType.LOCAL_MULTI_THREADING, addresses, signals.ask
-    )
-    board = pulse.Board(scratch, len(nodes))
+    nodes = prepare.prepare(program, addresses, signals.ask)
+    slots = pulse.Board(scratch, len(nodes)).slots
     return supervision.Supervisor(
-      _Backend(nodes, addresses, board.slots),
+      _Backend(nodes, addresses, slots),
       nodes,
       [None] * len(nodes),
       signals,
       on_tick,
-      watch.Watch(board.slots, restarts.limits_of(program)),
+      watch.Watch(slots, restarts.of(program)),
     ).run()
 
 
@@ -93,7 +97,7 @@ class _Backend:
     self._managers: dict[int, _Manager] = {}
     self._notified = False
 
-  def start(self, index: int, restarts: int) -> None:
+  def start(self, index: int, again: int) -> None:
     node = self._nodes[index]
     manager = self._managers[index] = _Manager()
     thread = self._threads[index] = threading.Thread(
@@ -112,13 +116,9 @@ class _Backend:
       with contextlib.suppress(Exception):
         worker_manager._signal_dispatcher(signal.SIGUSR1)
 
-  def kill(self, indices: Sequence[int]) -> list[str]:
-    frames = sys._current_frames()
-    found = [frames.get(self._threads[i].ident or 0) for i in indices]
-    return [''.join(traceback.format_stack(f)) if f else '' for f in found]
-
-  def resume(self, index: int) -> None:
-    pass  # SIGSTOP stops a whole process, not one thread
+  def kill(self, index: int) -> str:
+    frame = sys._current_frames().get(self._threads[index].ident or 0)
+    return ''.join(traceback.format_stack(frame)) if frame else ''
 
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     events = []
@@ -132,30 +132,41 @@ class _Backend:
     self, index: int, node: prepare.PreparedNode, manager: _Manager
   ) -> None:
     worker_manager._WORKER_MANAGERS.manager = manager
-    error = None
+    error, final = None, False
     try:
       pulse.use(self._slots[index])
       for name, kind in node.names.items():
         self._addresses.claim(name, kind)
       self._events.put(supervision.Event(index, 'running'))
-      node.executable()
+      node.run()
     except BaseException as e:  # also sys.exit(0): a finished node returns
-      error = prepare.format_error(e)
-      if not manager.stop_event().is_set():
+      error, final = prepare.format_error(e), _needs_a_process(e)
+      if final:
+        error = _HANDLER
+      elif not manager.stop_event().is_set():
         output.warn(f'--- {node.name} died:\n{error}', end='')
     finally:
       _release(node.node)
       self._events.put(
         supervision.Event(
-          index, 'exited', failed=error is not None, error=error
+          index, 'exited', failed=error is not None, error=error, final=final
         )
       )
 
 
+def _needs_a_process(error: BaseException | None) -> bool:
+  """Whether an error, or what caused it, is Python's refusal of a handler."""
+  while error is not None:
+    if isinstance(error, ValueError) and str(error).startswith(
+      'signal only works in main thread'
+    ):
+      return True
+    error = error.__cause__ or error.__context__
+  return False
+
+
 def _release(node: Any) -> None:
   """Frees a node's port and clears state that would prevent a restart."""
-  for inner in getattr(node, 'nodes', ()):
-    _release(inner)
   server: Any = getattr(node, '_server', None)
   if hasattr(server, 'stop'):  # Reverb's; Courier's are stopped by their nodes
     with contextlib.suppress(Exception):
@@ -163,6 +174,17 @@ def _release(node: Any) -> None:
   for attribute in ('_server', '_instance'):
     if hasattr(node, attribute):
       setattr(node, attribute, None)
+
+
+@contextlib.contextmanager
+def _temporary_files_in(path: pathlib.Path) -> Iterator[None]:
+  """Makes `tempfile` use `path`."""
+  previous = tempfile.tempdir
+  tempfile.tempdir = str(path)
+  try:
+    yield
+  finally:
+    tempfile.tempdir = previous
 
 
 @contextlib.contextmanager

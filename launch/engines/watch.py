@@ -1,4 +1,4 @@
-"""Detects silent, stopped and stalled nodes from their heartbeats (pulse.py).
+"""Detects silent and stalled nodes from their heartbeats (pulse.py).
 
 It decides what each sign means and how long it may last; the supervisor acts on
 it. Time is the sum of short steps between looks, so that no node counts as
@@ -10,22 +10,15 @@ import dataclasses
 import time
 
 from launch import pulse
-from launch.engines import linux
 from launch.engines import restarts
 from launch.engines import state as state_lib
 
 _LOOK_S = 0.5
 _MAX_LOOK_S = 1.0  # the time that one look counts for, at most
 _SAY_S = 10.0  # until the first notice; the next one after twice as long
-_STOPPED_S = 10.0  # until a node that was stopped (SIGSTOP) is continued
 _FRESH_S = 5.0  # without a beat before a busy node excuses a stall
 # A node that waits reports it again within this time, however long a try takes.
 _UNSAID_S = 20.0
-
-_TRACED = 't'  # state of a process that a debugger holds
-
-RESUME = 'resume'
-KILL = 'kill'
 
 
 @dataclasses.dataclass
@@ -36,8 +29,6 @@ class _Seen:
   moved: int = 0
   said: int = 0
   silent_s: float = 0.0
-  stopped_s: float = 0.0
-  resumed_s: float = 0.0  # value of stopped_s when it was last continued
   unsaid_s: float = _UNSAID_S
   waiting_s: float = 0.0
   notice: tuple[str, float] = ('', 0.0)  # kind, and seconds of the next one
@@ -49,16 +40,11 @@ class Watch:
   def __init__(
     self,
     slots: Sequence[pulse.Slot],
-    limits: restarts.Limits = restarts.DEFAULT,
+    rules: restarts.Rules,
     clock: Callable[[], float] = time.monotonic,
-    process_state: Callable[[state_lib.NodeState], str] | None = None,
   ):
-    """Watches `slots`, those of the nodes in program order.
-
-    `process_state` replaces linux.process_state for nodes on other hosts.
-    """
-    self._state = process_state or _state_here
-    self.limits = limits
+    """Watches `slots`, those of the nodes in program order."""
+    self.rules = rules
     self._slots = slots
     self._clock = clock
     self._seen = [_Seen() for _ in slots]
@@ -76,42 +62,35 @@ class Watch:
     slot = self._slots[index]
     return slot.beats == 0 or slot.work > 0
 
-  def look(
-    self, nodes: Sequence[state_lib.NodeState]
-  ) -> list[tuple[int, str, str]]:
-    """Updates the nodes' notices.
-
-    Returns (index, RESUME or KILL, reason) for each node that needs it.
-    """
+  def look(self, nodes: Sequence[state_lib.NodeState]) -> list[tuple[int, str]]:
+    """Updates the nodes' notices. Returns (index, reason) of silent nodes."""
     now = self._clock()
     if now - self._looked < _LOOK_S:
       return []
     passed_s = min(now - self._looked, _MAX_LOOK_S)
     self._looked = now
     moved = excused = False
-    verdicts = []
+    silent = []
     for index, node in enumerate(nodes):
       slot, seen = self._slots[index], self._seen[index]
       if not node.alive:
         node.notice = ''
         continue
-      state = self._state(node)
-      moved |= self._count(slot, seen, state, passed_s)
+      moved |= self._count(slot, seen, passed_s)
       # A node that waits while it is busy is not working, however long its
-      # tries take. Others may be waiting for a node that is in a debugger.
+      # tries take.
       works = _FRESH_S < seen.silent_s < slot.limit_s
-      waits = seen.unsaid_s < _UNSAID_S
-      excused |= (works and not waits) or state == _TRACED
-      what = self._verdict(slot, seen)
-      self._notice(slot, seen, node, what)
-      if what:
-        verdicts.append((index, what, _silence(slot, seen)))
+      excused |= works and seen.unsaid_s >= _UNSAID_S
+      over = seen.silent_s >= max(self.rules.silent_s, slot.limit_s)
+      self._notice(slot, seen, node, over)
+      if over:
+        silent.append((index, _silence(slot, seen)))
     # The nodes of a user's own program may beat and never count steps.
     self._counts |= moved or any(slot.said for slot in self._slots)
     self._still_s += passed_s
     if moved or excused or not self._counts:
       self._still_s = 0.0
-    return verdicts
+    return silent
 
   def excuse(self) -> None:
     """Begins a stall anew: others may stand still for the sake of a node."""
@@ -119,23 +98,16 @@ class Watch:
 
   def stalled(self, nodes: Sequence[state_lib.NodeState]) -> str:
     """Why the run is stalled; '' if it is not."""
-    if self._still_s < self.limits.stall_s:
+    if self._still_s < self.rules.stall_s:
       return ''
     notices = [f'{n.name} {n.notice}' for n in nodes if n.notice]
     return f'no step and no update for {int(self._still_s)} s: ' + (
       '; '.join(notices) or 'no node says why; see their logs'
     )
 
-  def _count(
-    self, slot: pulse.Slot, seen: _Seen, state: str, passed_s: float
-  ) -> bool:
+  def _count(self, slot: pulse.Slot, seen: _Seen, passed_s: float) -> bool:
     """Adds the seconds of a look. Returns whether the node moved in it."""
-    if state == 'T':
-      seen.stopped_s += passed_s
-    else:
-      seen.stopped_s = seen.resumed_s = 0.0
-    # A node that a debugger holds is not silent.
-    still = slot.beats and slot.beats == seen.beats and state != _TRACED
+    still = slot.beats and slot.beats == seen.beats
     seen.silent_s = seen.silent_s + passed_s if still else 0.0
     seen.beats = slot.beats
     moved, seen.moved = slot.moved != seen.moved, slot.moved
@@ -152,50 +124,28 @@ class Watch:
     seen.said, seen.unsaid_s = slot.said, 0.0
     return moved
 
-  def _verdict(self, slot: pulse.Slot, seen: _Seen) -> str:
-    if seen.silent_s >= max(self.limits.silent_s, slot.limit_s):
-      return KILL
-    if seen.stopped_s - seen.resumed_s >= _STOPPED_S:
-      seen.resumed_s = seen.stopped_s
-      return RESUME
-    return ''
-
   def _notice(
     self,
     slot: pulse.Slot,
     seen: _Seen,
     node: state_lib.NodeState,
-    verdict: str,
+    over: bool,
   ) -> None:
     """Sets a notice when a problem begins, and each time its age doubles."""
-    say_s = min(_SAY_S, self.limits.silent_s / 2)
-    for kind, seconds in (
-      ('stopped', seen.stopped_s),
-      ('silent', seen.silent_s),
-      ('waiting', seen.waiting_s),
-    ):
-      if seconds >= (say_s / 2 if kind == 'stopped' else say_s):
-        break
-    else:
+    say_s = min(_SAY_S, self.rules.silent_s / 2)
+    silent = seen.silent_s >= say_s
+    kind = 'silent' if silent else 'waiting'
+    seconds = seen.silent_s if silent else seen.waiting_s
+    if seconds < say_s:
       node.notice, seen.notice = '', ('', 0.0)
       return
-    if seen.notice[0] == kind and seconds < seen.notice[1] and not verdict:
+    if seen.notice[0] == kind and seconds < seen.notice[1] and not over:
       return
     seen.notice = (kind, 2 * seconds)
     # Rounded down: a look counts for at most one second, so a notice due at a
     # limit of whole seconds names that limit.
-    if kind == 'stopped':
-      node.notice = f'stopped (SIGSTOP) for {int(seconds)} s'
-      if verdict == RESUME:
-        node.notice += ': it is continued'
-    elif kind == 'silent':
-      node.notice = _silence(slot, seen)
-    else:
-      node.notice = f'for {int(seconds)} s now: {slot.text}'
-
-
-def _state_here(node: state_lib.NodeState) -> str:
-  return linux.process_state(node.pid) if node.pid else ''
+    waiting = f'for {int(seconds)} s now: {slot.text}'
+    node.notice = _silence(slot, seen) if silent else waiting
 
 
 def _silence(slot: pulse.Slot, seen: _Seen) -> str:

@@ -1,38 +1,38 @@
 """A process that forks nodes, and that never has a second thread.
 
-The launcher forks it at its first run, when everything is imported and the
-program is built. From then on the launcher may start threads (RPC clients, a
-live view, TensorFlow), and nodes can still be started, in this run and later
-ones, by a fork from a clean process. The zygote reaps the nodes, delivers
-signals to them, and takes them along when the launcher dies.
+It is forked when the program is built, and so has all nodes in its memory. From
+then on the launcher may start threads (RPC clients, a live view, TensorFlow),
+and nodes are still started by a fork from a clean process. The zygote reaps the
+nodes, delivers signals to them, and takes them along when the launcher dies. On
+another host of a cluster it gets the nodes from a file.
 
 Messages are JSON, one per packet of a SOCK_SEQPACKET pair:
 
-  launcher -> zygote  {op: begin, scratch}     directory, removed at the end
-                      {op: start, index, name, command, ...}    see child.run
+  launcher -> zygote  {op: start, index, again, env}    variables of the node
                       {op: signal, index, number}
-                      {op: end}                kill what is left of the run
                       {op: quit}
   zygote -> launcher  {event: started, index, pid}
                       {event: exited, index, pid, code, oom}
                       code < 0: -signal; pid: null if the fork failed; oom:
                       whether the kernel has just killed for want of memory
-                      {event: ended}
   node -> launcher    {event: running, index, pid}
 """
 
-import atexit
 import collections
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Sequence
 import contextlib
+import dataclasses
 import gc
 import json
 import os
+import pathlib
+import resource
 import select
 import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from typing import Any, NoReturn
@@ -42,39 +42,109 @@ import psutil
 from launch import pulse
 from launch.engines import child
 from launch.engines import linux
+from launch.engines import prepare
+from launch.rpc import directory as directory_lib
 
 _REAP_S = 2.0
 _QUIT_S = 5.0
 _OOM_S = 10.0  # that a process of much memory takes to end, at most
+_LINGER_S = 0.5  # that what a dead node had started has to end by itself
+_ABORT_S = 1.0  # from a node's SIGABRT to its SIGKILL
 
 
-def send(channel: socket.socket, **message) -> None:
-  channel.send(json.dumps(message).encode())
+class Channel:
+  """One end of the connection; it never waits for room to send.
+
+  The other end may itself be waiting for room, or be stopped. Any thread may
+  send.
+  """
+
+  def __init__(self, end: socket.socket):
+    self.socket = end
+    self._unsent: collections.deque[bytes] = collections.deque()
+    self._lock = threading.Lock()
+
+  def fileno(self) -> int:
+    return self.socket.fileno()
+
+  def wait(self, others: Sequence[int], timeout_s: float) -> bool:
+    """Waits for a message, or one of other descriptors. Whether there is one.
+
+    Sends meanwhile what there was no room for.
+    """
+    unsent = [self.fileno()] if self._unsent else []
+    readers = [self.fileno(), *others]
+    ready, room, _ = select.select(readers, unsent, [], timeout_s)
+    if room:
+      self._flush()
+    return self.fileno() in ready
+
+  def send(self, **message: Any) -> None:
+    self._unsent.append(json.dumps(message).encode())
+    self._flush()
+
+  def receive(self) -> dict[str, Any] | None:
+    """Returns the next message; None if the other end is gone."""
+    try:
+      packet = self.socket.recv(1 << 20)
+    except ConnectionError:
+      return None
+    return json.loads(packet) if packet else None
+
+  def _flush(self) -> None:
+    with self._lock:
+      try:
+        while self._unsent:
+          self.socket.send(self._unsent[0], socket.MSG_DONTWAIT)
+          self._unsent.popleft()
+      except BlockingIOError:
+        pass  # no room yet
+      except ConnectionError:
+        self._unsent.clear()  # it is gone, which the next read reports
 
 
-def receive(channel: socket.socket) -> dict[str, Any] | None:
-  """Returns the next message; None if the other end is gone."""
-  try:
-    packet = channel.recv(1 << 20)
-  except ConnectionError:
-    return None
-  return json.loads(packet) if packet else None
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """What a zygote forks from.
+
+  Attributes:
+    nodes: in program order, as the two that follow.
+    logs: files for their output.
+    slots: signs of life.
+    directory: where their servers claim addresses.
+    scratch: for temporary files.
+    top: directory that the zygote removes when it ends.
+    place: the host, as the heads of logs say it; '' on one machine.
+  """
+
+  nodes: Sequence[prepare.PreparedNode]
+  logs: Sequence[pathlib.Path]
+  slots: Sequence[pulse.Slot]
+  directory: directory_lib.Directory
+  scratch: pathlib.Path
+  top: pathlib.Path
+  place: str = ''
 
 
 class Zygote:
   """Lives in the forked process; see the module's docstring."""
 
-  def __init__(self, channel: socket.socket, launcher_pid: int | None):
-    """`channel` is to its launcher, whose child this process is.
+  def __init__(
+    self, end: socket.socket, family: Family, launcher_pid: int | None
+  ):
+    """`end` is of the channel to its launcher, whose child this process is.
 
     Without a `launcher_pid` it is nobody's child, and notices by the channel
     that its launcher is gone.
     """
-    self._channel = channel
+    self._channel = Channel(end)
+    self._family = family
     self._launcher_pid = launcher_pid
-    self._scratch: str | None = None
     self._nodes: dict[int, int] = {}  # pid -> index
-    self._unsent: collections.deque[bytes] = collections.deque()
+    self._kill_at: dict[int, float] = {}  # pid -> when
+    self._exits: list[dict[str, Any]] = []  # of nodes, that are not told yet
+    self._bereft = False  # whether what dead nodes had started may be there
+    self._linger_until = 0.0
     self._terminated = False
     self._pid = os.getpid()
     self._oom_kills, self._oom_at = linux.oom_kills(), -_OOM_S
@@ -83,7 +153,8 @@ class Zygote:
     try:
       os.setsid()
       self._wakeup, wakeup = os.pipe()
-      os.set_blocking(wakeup, False)
+      for end in (self._wakeup, wakeup):
+        os.set_blocking(end, False)
       signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
       signal.signal(signal.SIGCHLD, lambda *unused: None)
       for number in (signal.SIGTERM, signal.SIGCONT):
@@ -95,6 +166,7 @@ class Zygote:
         # A process that is stopped (SIGSTOP) hears no other.
         linux.die_with_parent(self._launcher_pid, signal.SIGCONT)
       linux.set_title('murmuration: zygote')
+      child.warm()
       # Objects that the collector does not touch stay shared between nodes.
       gc.collect()
       gc.freeze()
@@ -103,7 +175,8 @@ class Zygote:
       traceback.print_exc()
     finally:
       with contextlib.suppress(BaseException):
-        self._end_run()
+        self._kill_everything()
+        shutil.rmtree(self._family.top, ignore_errors=True)
       os._exit(0)
 
   def _signalled(self, number: int, unused: Any) -> None:
@@ -119,113 +192,122 @@ class Zygote:
 
   def _loop(self) -> None:
     while not self._terminated:
-      ready, _, _ = select.select(
-        [self._channel.fileno(), self._wakeup],
-        [self._channel.fileno()] if self._unsent else [],
-        [],
-        1.0,
-      )
-      self._flush()
-      if self._wakeup in ready:
+      soon = self._kill_at or self._bereft
+      heard = self._channel.wait([self._wakeup], 0.1 if soon else 1.0)
+      with contextlib.suppress(BlockingIOError):
         os.read(self._wakeup, 4096)
       self._short_of_memory()
       self._reap()
-      if self._channel.fileno() in ready:
-        message = receive(self._channel)
+      self._kill_overdue()
+      if heard:
+        message = self._channel.receive()
         if message is None or message['op'] == 'quit':
           return
-        if message['op'] == 'begin':
-          self._scratch = message['scratch']
-        elif message['op'] == 'start':
-          self._fork(message)
+        if message['op'] == 'start':
+          self._fork(message['index'], message['again'], message['env'])
         elif message['op'] == 'signal':
           self._signal(message['index'], message['number'])
-        elif message['op'] == 'end':
-          self._end_run()
-          self._tell(event='ended')
 
-  def _tell(self, **message) -> None:
-    """Sends to the launcher, now or as soon as there is room."""
-    self._unsent.append(json.dumps(message).encode())
-    self._flush()
-
-  def _flush(self) -> None:
-    # Never waits: the launcher may be waiting for room in the other direction,
-    # as it starts many nodes before it reads of the first.
-    try:
-      while self._unsent:
-        self._channel.send(self._unsent[0], socket.MSG_DONTWAIT)
-        self._unsent.popleft()
-    except ConnectionError:
-      self._unsent.clear()  # it is gone, which the next read reports
-    except OSError:
-      pass  # no room yet
-
-  def _fork(self, request: dict[str, Any]) -> None:
+  def _fork(self, index: int, again: int, env: dict[str, str]) -> None:
     zygote_pid = os.getpid()
     try:
       pid = os.fork()
     except OSError as e:
-      self._refuse(request, e)
+      self._refuse(index, e)
       return
     if pid:
-      self._nodes[pid] = request['index']
-      with contextlib.suppress(OSError):
-        # The child does it too: either may come first.
-        os.setpgid(pid, pid)
-      self._tell(event='started', index=request['index'], pid=pid)
+      self._nodes[pid] = index
+      self._channel.send(event='started', index=index, pid=pid)
       return
-    child.run(request, zygote_pid, self._notifier(request['index']))
 
-  def _refuse(self, request: dict[str, Any], error: OSError) -> None:
+    def notify() -> None:
+      message = {'event': 'running', 'index': index, 'pid': os.getpid()}
+      with contextlib.suppress(OSError):
+        self._channel.socket.send(json.dumps(message).encode())
+      self._channel.socket.close()
+
+    family = self._family
+    child.run(
+      family.nodes[index],
+      family.slots[index],
+      family.logs[index],
+      family.directory,
+      scratch=family.scratch,
+      env=env,
+      head=f', restart {again}' * bool(again) + family.place,
+      zygote_pid=zygote_pid,
+      notify_running=notify,
+    )
+
+  def _refuse(self, index: int, error: OSError) -> None:
     """Says of a node that it has failed, as it would itself."""
     why = (
       f'its process could not be forked: {error} (too many processes, or out '
       'of memory?)'
     )
-    index = request['index']
-    with contextlib.suppress(OSError):
-      pulse.open_slot(request['pulse'], index).say(why, -1.0)
-    with contextlib.suppress(OSError), open(request['log'], 'a') as log:
+    self._family.slots[index].say(why, -1.0)
+    with (
+      contextlib.suppress(OSError),
+      self._family.logs[index].open('a') as log,
+    ):
       print(why, file=log)
-    self._tell(event='exited', index=index, pid=None, code=1, oom=False)
-
-  def _notifier(self, index: int) -> Callable[[], None]:
-    def notify() -> None:
-      with contextlib.suppress(OSError):
-        send(self._channel, event='running', index=index, pid=os.getpid())
-      self._channel.close()
-
-    return notify
+    self._channel.send(event='exited', index=index, pid=None, code=1, oom=False)
 
   def _signal(self, index: int, number: int) -> None:
     for pid, i in self._nodes.items():
       if i == index:
+        if number == signal.SIGABRT:
+          # Its stacks are in its log, so nobody needs its core. If it does not
+          # end (it may be stopped), it is killed.
+          with contextlib.suppress(OSError):
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+          self._kill_at[pid] = time.monotonic() + _ABORT_S
         # Not reaped yet, so the pid is still its own.
-        if number == signal.SIGKILL:
-          _kill_group(pid)
-        else:
-          os.kill(pid, number)
+        os.kill(pid, number)
+
+  def _kill_overdue(self) -> None:
+    for pid, when in self._kill_at.items():
+      if time.monotonic() >= when:
+        os.kill(pid, signal.SIGKILL)
 
   def _reap(self) -> None:
+    """Hears of processes that ended, and ends what nodes had started.
+
+    A living node adopts the orphans among its descendants. So what is a child
+    of this process, and no node, was started by a node that has ended.
+    """
     while True:
       try:
-        exited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        pid, status = os.waitpid(-1, os.WNOHANG)
       except ChildProcessError:
-        return
-      if exited is None:
-        return
-      pid = exited.si_pid
+        break
+      if not pid:
+        break
+      self._kill_at.pop(pid, None)
       if pid in self._nodes:
-        # Its own children go with it. Before the reaping, because after it the
-        # number could belong to somebody else.
-        _kill_group(pid)
-      _, status = os.waitpid(pid, 0)
-      if pid in self._nodes:
-        index = self._nodes.pop(pid)
-        code = os.waitstatus_to_exitcode(status)
-        oom = self._short_of_memory()
-        self._tell(event='exited', index=index, pid=pid, code=code, oom=oom)
+        if not self._exits:
+          self._linger_until = time.monotonic() + _LINGER_S
+        exited = {'event': 'exited', 'index': self._nodes.pop(pid), 'pid': pid}
+        exited['code'] = os.waitstatus_to_exitcode(status)
+        self._exits.append({**exited, 'oom': self._short_of_memory()})
+        self._bereft = True
+    if not self._bereft:
+      return
+    orphans = self._orphans()
+    if orphans and time.monotonic() < self._linger_until:
+      return  # such as what writes the last lines of a log
+    for process in orphans:
+      with contextlib.suppress(psutil.Error):
+        process.kill()
+    for exited in self._exits:
+      self._channel.send(**exited)
+    self._exits.clear()
+    # Those that were killed may have children, which come here then.
+    self._bereft = bool(orphans)
+
+  def _orphans(self) -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [child for child in children if child.pid not in self._nodes]
 
   def _short_of_memory(self) -> bool:
     """Whether the kernel has killed for want of memory lately."""
@@ -234,33 +316,19 @@ class Zygote:
       self._oom_kills, self._oom_at = kills, now
     return now - self._oom_at < _OOM_S
 
-  def _end_run(self) -> None:
-    self._kill_everything()
-    if self._scratch is not None:
-      shutil.rmtree(self._scratch, ignore_errors=True)
-      self._scratch = None
-
   def _kill_everything(self) -> None:
     for pid in self._nodes:
-      _kill_group(pid)
+      os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + _REAP_S
     while time.monotonic() < deadline:
       self._reap()
-      # Orphans of nodes became children of this process.
-      children = psutil.Process().children(recursive=True)
-      if not children:
+      orphans = self._orphans()
+      if not self._nodes and not orphans:
         return
-      for process in children:
-        with contextlib.suppress(psutil.NoSuchProcess):
+      for process in orphans:
+        with contextlib.suppress(psutil.Error):
           process.kill()
       time.sleep(0.01)
-
-
-def _kill_group(pid: int) -> None:
-  with contextlib.suppress(ProcessLookupError, PermissionError):
-    os.killpg(pid, signal.SIGKILL)
-  with contextlib.suppress(ProcessLookupError):
-    os.kill(pid, signal.SIGKILL)
 
 
 def kill_remains(pids: Iterable[int], temporary: str) -> None:
@@ -278,131 +346,42 @@ def kill_remains(pids: Iterable[int], temporary: str) -> None:
 
 
 class Launcher:
-  """The launcher's end: a zygote that is forked now and lives as long as it."""
+  """The launcher's end: a zygote that is forked now, for one run."""
 
-  def __init__(self):
+  def __init__(self, family: Family):
     for stream in (sys.stdout, sys.stderr):
       stream.flush()  # Or each fork could write it again.
-    self.channel, theirs = socket.socketpair(
-      socket.AF_UNIX, socket.SOCK_SEQPACKET
-    )
-    self._launcher_pid = os.getpid()
-    self.network = _network()
-    self._environment = dict(os.environ)
-    self.pid: int | None = os.fork()
-    if not self.pid:
-      self.channel.close()
-      Zygote(theirs, self._launcher_pid).run()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    launcher_pid = os.getpid()
+    self._pid = os.fork()
+    if not self._pid:
+      ours.close()
+      Zygote(theirs, family, launcher_pid).run()
     theirs.close()
-    atexit.register(self.quit)
+    self.channel = Channel(ours)
 
-  def send(self, **message) -> None:
-    # If the zygote is gone, the next read reports it.
-    with contextlib.suppress(ConnectionError):
-      send(self.channel, **message)
-
-  def changed_environment(
-    self, overrides: Mapping[str, Any]
-  ) -> dict[str, str | None]:
-    """Environment variables that differ now from those of the zygote."""
-    new = {**os.environ, **{k: str(v) for k, v in overrides.items()}}
-    return {
-      key: new.get(key)
-      for key in {*self._environment, *new}
-      if self._environment.get(key) != new.get(key)
-    }
-
-  def alive(self) -> bool:
-    """Whether the zygote is there, and this process is its launcher."""
-    if self.pid is None or self._launcher_pid != os.getpid():
-      return False
-    try:
-      ended = os.waitpid(self.pid, os.WNOHANG)[0] != 0
-    except ChildProcessError:  # it has, where SIGCHLD is ignored
-      ended = True
-    if ended:
-      self.pid = None
-      self.channel.close()
-    return self.pid is not None
-
-  def end_run(self) -> None:
-    """Returns when no process of the run is left."""
-    self.send(op='end')
-    deadline = time.monotonic() + _QUIT_S
-    while select.select(
-      [self.channel], [], [], max(deadline - time.monotonic(), 0)
-    )[0]:
-      message = receive(self.channel)
-      if message is None:
-        # It was killed. Its files close before it can be reaped, so `alive`
-        # would still say yes, and nobody would kill the nodes' children.
-        while self.alive() and time.monotonic() < deadline:
-          time.sleep(0.005)
-        return
-      if message['event'] == 'ended':
-        return
-    self.quit()
-
-  def quit(self) -> None:
-    """Ends the zygote, if this process is its launcher."""
-    if not self.alive():
-      return
-    self.send(op='quit')
-    deadline = time.monotonic() + _QUIT_S
-    while self.alive():
-      if time.monotonic() > deadline and self.pid is not None:
-        os.kill(self.pid, signal.SIGKILL)
-      time.sleep(0.005)
-
-
-_launcher: Launcher | None = None
-
-
-def get() -> Launcher:
-  """Returns the zygote of this process; forks it if there is none.
-
-  One that was forked before this process changed its network is replaced.
-  """
-  global _launcher
-  if not _of_this_network():
-    check_fork()
-    if _launcher is not None:
-      _launcher.quit()
-    _launcher = Launcher()
-  assert _launcher is not None
-  return _launcher
-
-
-def _of_this_network() -> bool:
-  return (
-    _launcher is not None
-    and _launcher.alive()
-    and _launcher.network == _network()
-  )
-
-
-def _network() -> str:
-  """Which network this process is in (isolation.py)."""
-  return os.readlink('/proc/self/ns/net')
+  def quit(self) -> bool:
+    """Has the zygote end the run's processes. False if it was killed."""
+    self.channel.send(op='quit')
+    deadline, ended = time.monotonic() + _QUIT_S, 0
+    with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored
+      while not ended:
+        ended, status = os.waitpid(self._pid, os.WNOHANG)
+        if not ended and time.monotonic() > deadline:
+          os.kill(self._pid, signal.SIGKILL)
+        time.sleep(0.005)
+    self.channel.socket.close()
+    return not ended or status == 0
 
 
 def check_fork() -> None:
   """Refuses to fork nodes where they would hang: TensorFlow has threads."""
-  if _of_this_network():
-    return
   context = sys.modules.get('tensorflow.python.eager.context')
   if context is not None and context.context()._context_handle is not None:
-    why = (
-      'Probably the environment calls TensorFlow where it is made, or the '
-      'agent or topology does: they are made here once before the nodes. Call '
-      'it later, such as in the first reset, or set --lp_launch_type=local_mt.'
-    )
-    if _launcher is not None and _launcher.alive():
-      why = (
-        'The nodes of an earlier run of this process are in another network, '
-        'where this run cannot have its own. Give each a process of its own.'
-      )
     raise ValueError(
       'TensorFlow has already run an operation in this process, so its threads '
-      f'are up, and a forked node would hang in it. {why}'
+      'are up, and a forked node would hang in it. Probably the environment '
+      'calls TensorFlow where it is made, or the agent or topology does: they '
+      'are made here once before the nodes. Call it later, such as in the '
+      'first reset, or set --lp_launch_type=local_mt.'
     )

@@ -98,7 +98,5 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
     program.add_node(
       rpc.Node(offline.Worker, experiment, 'worker/0', counter, data=str(path))
     )
-  restarts.assign(
-    program, {'counter': restarts.EndsRun(), 'worker': restarts.Stop()}
-  )
+  restarts.assign(program, ends_run='counter')
   return program

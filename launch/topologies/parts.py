@@ -58,14 +58,12 @@ def counter(
   experiment's actor steps. Returns the counter's handle.
   """
   run = experiment.run
-  restarts.limit(
+  restarts.assign(
     program,
-    restarts.Limits(
-      max_restarts=run.max_restarts,
-      restart_window_s=run.restart_window_s,
-      silent_s=run.silent_s,
-      stall_s=run.stall_s,
-    ),
+    max_restarts=run.max_restarts,
+    restart_window_s=run.restart_window_s,
+    silent_s=run.silent_s,
+    stall_s=run.stall_s,
   )
   with program.group('counter'):
     return program.add_node(
@@ -123,14 +121,7 @@ def replay(
 
 def let_all_come_back(program: lp.Program) -> None:
   """Restarts any node that dies; the run ends when the counter returns."""
-  again = restarts.Restart()
-  restarts.assign(
-    program,
-    {
-      label: restarts.EndsRun(again) if label == 'counter' else again
-      for label in program.groups
-    },
-  )
+  restarts.assign(program, come_back=True, ends_run='counter')
 
 
 def require_transitions(experiment: experiment_lib.Experiment) -> None:

@@ -70,7 +70,5 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         evaluates=True,
       )
     )
-  restarts.assign(
-    program, {'counter': restarts.EndsRun(), 'worker': restarts.Stop()}
-  )
+  restarts.assign(program, ends_run='counter')
   return program

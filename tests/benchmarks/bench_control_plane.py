@@ -5,8 +5,7 @@ clients at a time report their counts to it and fetch 80 kB of parameters, one
 call after the other. What is measured is the service: calls/s of all clients,
 the 50th and 99th percentile of a call, and the memory of its process. Clients
 share the machine with it, as actors would. Beside that: names in a directory
-of one machine, which is files, and in the actor of a Ray; and a look of the
-launcher at all nodes that have a place on a cluster.
+of one machine, which is files, and in the actor of a Ray.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import sys
 import tempfile
 import threading
 import time
-import types
 from typing import Any
 
 import numpy as np
@@ -32,10 +30,7 @@ sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
 from agents import parameters  # noqa: E402
 from launch import rpc  # noqa: E402
-from launch.engines import state  # noqa: E402
 from launch.engines.cluster import actors  # noqa: E402
-from launch.engines.cluster import backend as backend_lib  # noqa: E402
-from launch.engines.cluster import seats  # noqa: E402
 from launch.rpc import directory  # noqa: E402
 from launch.services import counter as counter_lib  # noqa: E402
 from launch.services import variables  # noqa: E402
@@ -245,26 +240,6 @@ def names_of_ray() -> dict[int, tuple[float, float, float]]:
   return found
 
 
-def look_ms(nodes: int) -> float:
-  """Milliseconds of a look at the processes of so many nodes on 20 hosts."""
-  # Of what a backend has, the look needs names and seats; there is no Ray.
-  named: list[Any] = [
-    types.SimpleNamespace(name=f'actor/{node}') for node in range(nodes)
-  ]
-  plan: Any = None
-  store: Any = None
-  backend = backend_lib.Backend(named, [], [], plan, [], lambda: None, store)
-  backend._seats._seats = {
-    node: seats.Seat(None, None, 0.0, f'host{node % 20}')
-    for node in range(nodes)
-  }
-  seen = [state.NodeState(node.name) for node in named]
-  began = time.perf_counter()
-  for node in seen:
-    backend.process_state(node)
-  return 1e3 * (time.perf_counter() - began)
-
-
 def main() -> int:
   args = common.arguments(__doc__)
   seconds = common.choose(args, 0.5, 3.0, 10.0)
@@ -300,8 +275,6 @@ def main() -> int:
   }
   for name, columns in tables.items():
     numbers[name] = {str(n): values for n, values in columns.items()}
-  looks = {nodes: look_ms(nodes) for nodes in (*NODES, 2 * NODES[-1])}
-  numbers['look, ms'] = {str(nodes): ms for nodes, ms in looks.items()}
   common.publish(
     common.Result(
       'Counter, parameters and directory of a large program',
@@ -328,10 +301,6 @@ def main() -> int:
             ],
           )
           for name, columns in tables.items()
-        ),
-        common.table(
-          ('nodes of ray', 'a look at all, ms'),
-          [(n, f'{ms:.2f}') for n, ms in looks.items()],
         ),
       ],
       [

@@ -3,10 +3,11 @@
     make chaos                                  # minutes for each system
     python tests/faults/chaos.py --systems=impala --events=10 --seed=3
 
-A seeded monkey kills (SIGKILL) or stops (SIGSTOP) a random node every 3 to 6
-seconds, but never the launcher. A run survives if it ends with exit code 0 and
-exactly its budget of steps, reaches its task's bar, and leaves nothing behind.
-If a run ends before the monkey is done, another one begins.
+A seeded monkey kills (SIGKILL) a random node every 3 to 6 seconds, or stops it
+(SIGSTOP) until the next event, but never the launcher. A run survives if it
+ends with exit code 0 and exactly its budget of steps, reaches its task's bar,
+and leaves nothing behind. If a run ends before the monkey is done, another one
+begins.
 """
 
 from __future__ import annotations
@@ -69,14 +70,24 @@ class Monkey:
     self._random = random.Random(seed)
     self.left = events
     self.kills = self.stops = 0
+    self._stopped: psutil.Process | None = None
     self.rest()
 
   def rest(self) -> None:
     self._next = time.monotonic() + self._random.uniform(*_PAUSE_S)
 
   def visit(self, launcher: psutil.Process) -> None:
-    """Kills or stops a node if an event is due and there is a node."""
-    if not self.left or time.monotonic() < self._next:
+    """Kills or stops a node if an event is due and there is a node.
+
+    The next event comes after a node that was stopped has gone on.
+    """
+    if time.monotonic() < self._next:
+      return
+    if self._stopped is not None:
+      with contextlib.suppress(psutil.Error):
+        self._stopped.resume()
+      self._stopped = None
+    if not self.left:
       return
     self.rest()
     nodes = dict(sorted(_nodes(launcher).items()))
@@ -89,6 +100,8 @@ class Monkey:
       self.left -= 1
       self.kills += number == signal.SIGKILL
       self.stops += number == signal.SIGSTOP
+      if number == signal.SIGSTOP:
+        self._stopped = nodes[name]
       print(f'  {time.strftime("%X")} {number.name} {name}', flush=True)
 
 

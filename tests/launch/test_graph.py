@@ -40,14 +40,6 @@ def test_nodes_are_named_by_group_and_index(program):
   ]
 
 
-def test_clients_are_those_who_hold_a_handle(program):
-  actors = {f'actor/{i}' for i in range(3)}
-  assert graph.clients(program) == {
-    'replay/0': {'learner/0', *actors},
-    'learner/0': actors,
-  }
-
-
 def test_a_drawing_has_one_box_per_group(program):
   assert graph.to_mermaid(program).splitlines() == [
     'flowchart LR',
@@ -58,26 +50,6 @@ def test_a_drawing_has_one_box_per_group(program):
     '  actor --> replay',
     '  actor --> learner',
   ]
-
-
-def test_a_colocation_stands_for_its_parts():
-  program = lp.Program('test')
-  inner = rpc.Node(object)
-  inner_handle = inner.create_handle()
-  with program.group('server'):
-    server = program.add_node(rpc.Node(object))
-  with program.group('pair'):
-    program.add_node(
-      lp.MultiThreadingColocation(
-        [inner, lp.PyNode(print, inner_handle, server)]
-      )
-    )
-  with program.group('client'):
-    program.add_node(lp.PyNode(print, inner_handle))
-  assert graph.edges(program) == {
-    ('pair/0', 'server/0'),
-    ('client/0', 'pair/0'),
-  }
 
 
 def test_groups_that_point_to_each_other_are_both_drawn():

@@ -88,7 +88,7 @@ def command(monkeypatch, capsys):
 
   monkeypatch.setattr(session.run_directory, 'create', create)
   # Other tests of this process may have used TensorFlow.
-  monkeypatch.setattr(session.engines, 'check_fork', lambda: None)
+  monkeypatch.setattr(session.engines, 'check', lambda *unused: None)
 
   def say(*flags):
     assert command_line.main(['pso_dqn:cartpole', *flags]) == 2

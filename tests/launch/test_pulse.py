@@ -16,7 +16,7 @@ def board(tmp_path):
 
 
 def test_a_slot_is_shared_and_nobody_elses(board, tmp_path):
-  pulse.use(pulse.open_slot(tmp_path / pulse.FILE, 1))
+  pulse.use(pulse.slots(tmp_path / pulse.FILE)[1])
   pulse.beat()
   pulse.worked(moved=True)
   assert [slot.beats for slot in board.slots] == [0, 2, 0]

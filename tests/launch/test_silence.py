@@ -1,9 +1,7 @@
-"""Real runs in which something hangs, leaves or is stopped: said, and ended."""
+"""Real runs in which something hangs or leaves: said, and ended."""
 
-import os
 import pathlib
 import re
-import signal
 
 import pytest
 
@@ -30,8 +28,6 @@ def start(start_run, tmp_path):
   def start(environment, *flags, once=False):
     variables = {
       'FAULTY_RELEASE': str(tmp_path / 'release'),
-      # An actor has 30 s to do: it is at work when a node is stopped.
-      'FAULTY_SLOW_S': '0.02',
     }
     if once:
       variables['FAULTY_ONCE'] = str(tmp_path / 'once')
@@ -112,24 +108,6 @@ def test_a_run_in_which_nothing_moves_says_who_waits_for_what_and_ends(start):
   )
   assert 'actor/0 silent for 10 s' in run.output
   assert 'no step and no update for 30 s: ' in run.output
-  run.assert_nothing_is_left()
-
-
-@pytest.mark.parametrize('node', ['learner/0', 'actor/0'])
-def test_a_node_that_is_stopped_is_continued_and_loses_nothing(
-  start, tmp_path, node
-):
-  run = start('Slow')
-  run.wait_until(lambda: run.pids(node), node)
-  run.wait_until(lambda: 'steps/s' in run.output, 'steps')
-  os.kill(run.pids(node)[-1], signal.SIGSTOP)
-  run.wait_until(
-    lambda: f'{node} stopped (SIGSTOP) for 5 s' in run.output, 'a word'
-  )
-  run.wait_until(lambda: f'{node} goes on' in run.output, 'it continued')
-  (tmp_path / 'release').touch()
-  assert run.wait() == 0, run.output
-  assert len(run.pids(node)) == 1
   run.assert_nothing_is_left()
 
 

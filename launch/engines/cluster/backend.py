@@ -13,7 +13,6 @@ from launch import pulse
 from launch.engines import output
 from launch.engines import prepare
 from launch.engines import processes
-from launch.engines import state as state_lib
 from launch.engines import supervision
 from launch.engines.cluster import actors
 from launch.engines.cluster import host as host_lib
@@ -60,14 +59,14 @@ class Backend(processes.Backend):
     All hosts see `log_paths`, and agents send copies of `slots`. `on_asked` is
     called when a node asks to stop the run.
     """
-    super().__init__(nodes, log_paths, slots)
+    super().__init__(log_paths, slots)
+    self._nodes = nodes
     self._plan, self._store = plan, store
     self._on_asked = on_asked
     self._hosts: dict[str, _Host] = {}
     self._ips: dict[str, str] = {}  # of all hosts, by Ray's id
     self._begins: dict[str, int] = {}  # that ended too soon, in a row
-    self._index = {node.name: index for index, node in enumerate(nodes)}
-    self._requests: dict[int, dict[str, Any]] = {}
+    self._again: dict[int, int] = {}  # index -> restarts
     self._events: list[supervision.Event] = []
     self._seats = seats_lib.Seats(needs, store)
 
@@ -117,17 +116,13 @@ class Backend(processes.Backend):
       self._hosts[ray_id] = _Host(agent, agent.describe.remote(), name)
     return self._hosts[ray_id]
 
-  def process_state(self, node: state_lib.NodeState) -> str:
-    """For the watch, see there."""
-    seat = self._seats.get(self._index[node.name])
-    return '' if seat is None else seat.process_state
-
   def waits(self) -> bool:
     """Whether a node waits for its place, and may."""
     return self._seats.waits()
 
   def start(self, index: int, again: int) -> None:
-    self._requests[index] = self._request(index, again)
+    self._logs.begins(index)
+    self._again[index] = again
     self._sit(index)
 
   def _sit(self, index: int) -> None:
@@ -202,9 +197,6 @@ class Backend(processes.Backend):
     for index, shown in answer['slots'].items():
       if index in mine:
         self._slots[index].write(shown)
-    for index, letter in answer['states'].items():
-      if index in mine:
-        self._seat(index).process_state = letter
     if answer['asked']:
       self._on_asked()
     if answer['problem'] and self._seats.avoids(ray_id):
@@ -311,9 +303,7 @@ class Backend(processes.Backend):
     seat.begun = True
     self._slots[index].say('')
     seat.begins = self._hosts[seat.host].agent.start.remote(
-      self._requests[index],
-      {**seat.env, **self._nodes[index].executable.env_overrides},
-      self._slots[index].read(),
+      index, self._again[index], seat.env, self._slots[index].read()
     )
 
   def _gone(self, index: int, why: str, killed: bool = False) -> None:

@@ -26,6 +26,7 @@ from launch.engines import supervision
 from launch.engines import watch as watch_lib
 from launch.engines.cluster import backend as backend_lib
 from launch.engines.cluster import code
+from launch.engines.cluster import forkserver
 from launch.engines.cluster import host
 from launch.engines.cluster import join
 from launch.engines.cluster import reach
@@ -139,23 +140,12 @@ def _run(
     go_on()
     address = ray.get_runtime_context().gcs_address
     store = stack.enter_context(store_lib.Store(address))
-    with prepare.temporary_files_in(scratch):
-      nodes = prepare.prepare(
-        program,
-        lp.LaunchType.LOCAL_MULTI_PROCESSING,
-        hosts.Directory(),
-        hosts.ask_to_stop,
-      )
+    nodes = prepare.prepare(program, hosts.Directory(), hosts.ask_to_stop)
     names = [node.name for node in nodes]
     there = [node['Resources'] for node in ray.nodes() if node['Alive']]
     waits = resources.check(dict(zip(names, needs)), there)
     if waits:
       output.warn(f'note: {waits}: some wait for another host.')
-    files = {
-      str(path.relative_to(scratch)): path.read_bytes()
-      for path in scratch.rglob('*')
-      if path.is_file()
-    }
     # The agents' processes have another working directory.
     paths = processes.log_paths(nodes, (run_dir or scratch).resolve())
     kept = paths if run_dir else [None] * len(nodes)
@@ -164,8 +154,7 @@ def _run(
     plan = host.Plan(
       run=scratch.name,
       num_nodes=len(nodes),
-      where=str(scratch),
-      files=files,
+      family=forkserver.dumps(nodes, paths),
       token=token,
       code=code.version(),
       environment=host.environment(),
@@ -178,11 +167,7 @@ def _run(
     backend = backend_lib.Backend(
       nodes, paths, board.slots, plan, needs, signals.ask, store
     )
-    watch = _Watch(
-      board.slots,
-      restarts.limits_of(program),
-      process_state=backend.process_state,
-    )
+    watch = _Watch(board.slots, restarts.of(program))
     watch.waits, watch.store = backend.waits, store
     watch.then = _then(options.address, run_dir)
     with backend:
@@ -217,13 +202,11 @@ class _Watch(watch_lib.Watch):
   store: store_lib.Store
   then: str  # what to do when that is lost
 
-  def look(
-    self, nodes: Sequence[state_lib.NodeState]
-  ) -> list[tuple[int, str, str]]:
-    verdicts = super().look(nodes)
+  def look(self, nodes: Sequence[state_lib.NodeState]) -> list[tuple[int, str]]:
+    silent = super().look(nodes)
     if self._still_s and self.waits():
       self.excuse()
-    return verdicts
+    return silent
 
   def stalled(self, nodes: Sequence[state_lib.NodeState]) -> str:
     lost = self.store.lost()

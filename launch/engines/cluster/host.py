@@ -6,12 +6,11 @@ own (forkserver.py), and end with the agent, whatever ends that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 import errno
 import os
 import pathlib
-import select
 import shutil
 import socket
 import subprocess
@@ -56,8 +55,7 @@ class Plan:
 
   run: str  # the name of its directory on each host
   num_nodes: int  # of the program
-  where: str  # the launcher's directory of files, to which commands refer
-  files: Mapping[str, bytes]  # those files, by their paths in it
+  family: bytes  # the nodes, of forkserver.dumps
   token: tuple[str, str]  # a file that each host has to see, and what it holds
   code: str  # the project that the launcher runs, as code.version() says it
   environment: Mapping[str, str]  # of nodes, as far as it is the launcher's
@@ -111,10 +109,7 @@ class Agent:
     # Its name is the same on all hosts: nodes know their run by it.
     self._place = self._top.path / plan.run
     self._place.mkdir()
-    for name, data in plan.files.items():
-      path = self._place / 'program' / name
-      path.parent.mkdir(parents=True, exist_ok=True)
-      path.write_bytes(data)
+    (self._place / forkserver.FILE).write_bytes(plan.family)
     self._slots = pulse.Board(self._place, plan.num_nodes).slots
     tunnel = None
     if plan.credentials is not None:
@@ -133,8 +128,7 @@ class Agent:
     )
     self._serving = server.serve(own, f'unix:{self._place / hosts.SOCKET}')
     self._serving.__enter__()
-    self._channel = self._spawn()
-    zygote.send(self._channel, op='begin', scratch=str(self._top.path))
+    self._channel = zygote.Channel(self._spawn())
     threading.Thread(target=self._watch_lease, daemon=True).start()
 
   def describe(self) -> dict[str, Any]:
@@ -157,7 +151,13 @@ class Agent:
     descriptor = theirs.fileno()
     with (self._place / 'forkserver.log').open('wb') as log:
       subprocess.run(
-        [sys.executable, '-c', forkserver.COMMAND, str(descriptor)],
+        [
+          sys.executable,
+          '-c',
+          forkserver.COMMAND,
+          str(descriptor),
+          str(self._place),
+        ],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=log,
@@ -170,52 +170,29 @@ class Agent:
     return ours
 
   def start(
-    self, request: dict[str, Any], env: Mapping[str, Any], slot: bytes
+    self, index: int, again: int, env: Mapping[str, str], slot: bytes
   ) -> None:
-    """Starts a node.
-
-    `request` is that of child.run, without what is different on each host.
-    `env` is of the node alone, and `slot` shown before its first beat.
-    """
-    index = request['index']
+    """Starts a node: with variables of its own, and shown before its beats."""
     self._slots[index].write(slot)
     self._sent[index] = slot
-    there, here = self._plan.where, str(self._place / 'program')
-    command = [word.replace(there, here, 1) for word in request['command']]
-    directory = request['cwd']
-    zygote.send(
-      self._channel,
-      op='start',
-      **{
-        **request,
-        'command': command,
-        'env': {key: str(value) for key, value in env.items()},
-        'path': _paths(request['path']),
-        'cwd': directory if os.path.isdir(directory) else str(self._place),
-        'scratch': str(self._place),
-        'pulse': str(self._place / pulse.FILE),
-        'cluster': True,
-      },
-    )
+    self._channel.send(op='start', index=index, again=again, env=dict(env))
 
   def signal(self, index: int, number: int) -> None:
-    zygote.send(self._channel, op='signal', index=index, number=number)
+    self._channel.send(op='signal', index=index, number=number)
 
   def poll(self, timeout_s: float) -> dict[str, Any]:
     """What happened since the last call; waits so long for something.
 
     Returns:
-      'messages' of the zygote, see zygote.py; 'slots' that changed; 'states'
-      of processes, as linux.process_state; whether a node 'asked' to stop the
-      run; 'gone': why no node can run here any more, '' if they can; and
-      'problem' as in describe.
+      'messages' of the zygote, see zygote.py; 'slots' that changed; whether a
+      node 'asked' to stop the run; 'gone': why no node can run here any more,
+      '' if they can; and 'problem' as in describe.
     """
     self._heard = time.monotonic()
-    linux.wake(self._pid)  # nobody else starts nodes
     messages, gone = [], ''
-    while select.select([self._channel], [], [], timeout_s)[0]:
+    while self._channel.wait([], timeout_s):
       timeout_s = 0.0
-      message = zygote.receive(self._channel)
+      message = self._channel.receive()
       if message is None:
         gone = self._without_zygote()
         break
@@ -237,11 +214,9 @@ class Agent:
       shown = self._slots[index].read()
       if shown != self._sent[index]:
         slots[index] = self._sent[index] = shown
-    states = {i: linux.process_state(pid) for i, pid in self._pids.items()}
     return {
       'messages': messages,
       'slots': slots,
-      'states': states,
       'asked': self._asked,
       'gone': gone,
       'problem': full(),
@@ -253,10 +228,7 @@ class Agent:
       return
     self._over.set()
     self._serving.__exit__(None, None, None)
-    try:
-      zygote.send(self._channel, op='quit')
-    except OSError:
-      pass  # it was killed, or the lease has ended it
+    self._channel.send(op='quit')
     deadline = time.monotonic() + _QUIT_S
     # Who adopted it may never reap it.
     while linux.process_state(self._pid) not in ('', 'Z'):
@@ -290,7 +262,7 @@ class Agent:
       # Also if this host was what stood still: the others went on meanwhile.
       elif time.monotonic() - self._heard >= LEASE_S:
         self._lapsed = True
-        self._channel.shutdown(socket.SHUT_RDWR)
+        self._channel.socket.shutdown(socket.SHUT_RDWR)
         return
 
   def _sees_launcher(self) -> bool:
@@ -298,19 +270,6 @@ class Agent:
     if self._launcher is None or not self._launcher.is_running():
       return False
     return linux.process_state(self._launcher.pid) not in ('', 'Z')
-
-
-def _paths(launchers: Sequence[str]) -> list[str]:
-  """Where a node finds modules, if the launcher finds them there.
-
-  First what this host's own Ray has, and nodes have most of it already: what is
-  at the launcher's paths here may be another tree or other packages. Ray puts
-  the launcher's before its own; where they are the same they keep their order,
-  in which a user's files do not hide the project's.
-  """
-  own = [path for path in sys.path if path not in launchers]
-  there = [path for path in launchers if os.path.exists(path)]
-  return [*dict.fromkeys([_ROOT, *own, *there])]
 
 
 def _last_line(log: pathlib.Path) -> str:

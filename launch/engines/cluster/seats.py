@@ -23,7 +23,7 @@ _PAUSE_S = 1.0  # before a place is asked for again; doubles
 _ALIVE_S = 1.0  # so old an answer on the cluster's hosts may be
 _BY_HOST = 'ray.io/node-id'  # label that Ray gives each host
 # A host that could run no node is tried again: its trouble may be over.
-_AVOIDED_S = restarts.DEFAULT.restart_window_s
+_AVOIDED_S = restarts.Rules().restart_window_s
 
 
 @dataclasses.dataclass
@@ -40,7 +40,6 @@ class Seat:
   begun: bool = False  # whether the agent was asked for that
   lost: bool = False  # whether the place is gone, and the node to be killed
   pid: int | None = None  # of the node's process
-  process_state: str = ''  # the kernel's letter for that
   said_at: float = 0.0  # when something was last said of the wait
   tries: int = 0  # how often Ray lost the place before it had one
   why: str = ''  # with what words

@@ -7,7 +7,6 @@ import types
 
 from launch import pulse
 from launch.engines import prepare
-from launch.engines import restarts
 from launch.engines.cluster import actors
 from launch.engines.cluster import backend as backend_lib
 from launch.engines.cluster import host
@@ -165,12 +164,7 @@ def play(monkeypatch):
 
 
 def node(name):
-  executable = types.SimpleNamespace(
-    command_as_list=['python', '/there/job.pkl'], env_overrides={}
-  )
-  return prepare.PreparedNode(
-    name, None, executable, restarts.Restart(), {}, frozenset()
-  )
+  return prepare.PreparedNode(name, None, lambda: None, {})
 
 
 @contextlib.contextmanager
@@ -178,9 +172,7 @@ def backend_on(directory, needs):
   """A backend with a node for each of those needs: actor/0, actor/1, ..."""
   nodes = [node(f'actor/{index}') for index in range(len(needs))]
   board = pulse.Board(directory, len(nodes))
-  plan = host.Plan(
-    'run', len(nodes), '/there', {}, ('', ''), '', {}, ('a', 'b', 'c')
-  )
+  plan = host.Plan('run', len(nodes), b'', ('', ''), '', {}, ('a', 'b', 'c'))
   logs = [directory / f'{index}.log' for index in range(len(nodes))]
   watched = store.Store('10.0.0.6:6379')
   with backend_lib.Backend(
@@ -194,7 +186,6 @@ def news(messages=(), slots=None, gone='', problem=''):
   return {
     'messages': list(messages),
     'slots': slots or {},
-    'states': {},
     'asked': False,
     'gone': gone,
     'problem': problem,
@@ -227,9 +218,7 @@ def place(cluster, backend, ray_id='one', number=2):
   assert agent.asked('start') == []  # not before it can fork
   agent.last('poll').answer(news(READY))
   backend.poll(0.0)
-  assert [args[0]['name'] for args in agent.asked('start')] == [
-    f'actor/{index}' for index in range(number)
-  ]
+  assert [args[0] for args in agent.asked('start')] == [*range(number)]
   agent.last('poll').answer(
     news({'event': 'running', 'index': i, 'pid': 50 + i} for i in range(number))
   )

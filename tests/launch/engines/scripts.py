@@ -1,8 +1,5 @@
 """A backend that is made up, and a supervisor that plays it."""
 
-import itertools
-import time
-
 from launch import pulse
 from launch.engines import prepare
 from launch.engines import restarts
@@ -18,44 +15,62 @@ def slots(num):
 class Script:
   """A backend that plays lists of exits, one list per start of a node.
 
-  Nodes in `deaf` do not end when they are asked to; `runs` is whether nodes
-  come to run before they exit.
+  Its time passes with each poll, `step_s` at a time. Nodes in `deaf` do not end
+  when they are asked to; `runs` is whether nodes come to run before they exit,
+  and `life_s` how long they live then.
   """
 
   kills = True
+  step_s = 0.25
 
-  def __init__(self, deaf=(), killed=False, runs=True, **exits):
+  def __init__(
+    self,
+    deaf=(),
+    killed=False,
+    hopeless=False,
+    runs=True,
+    life_s=0.0,
+    **exits,
+  ):
+    self.now = 0.0
     self.deaf = deaf
-    self.killed = killed
-    self.runs = runs
+    self.killed, self.hopeless = killed, hopeless
+    self.runs, self.life_s = runs, life_s
     self.exits = {name: list(ends) for name, ends in exits.items()}
     self.names = list(exits)
     self.slots = slots(len(exits))
-    self.resumed = []
     self.started, self.stopped = [], []
     self.events = []
+    self.later = []  # (when, event)
 
-  def start(self, index, restarts):
+  def clock(self):
+    return self.now
+
+  def start(self, index, again):
     name = self.names[index]
-    self.started.append((name, restarts))
+    self.started.append((name, again))
     ends = self.exits[name]
     if ends:
       end = ends.pop(0)
       failed = end != 'returns'
       if self.runs:
         self.events.append(supervision.Event(index, 'running'))
-      self.events.append(
-        supervision.Event(
-          index,
-          'exited',
-          failed=failed,
-          error=end if failed else None,
-          killed=self.killed,
-        )
+      event = supervision.Event(
+        index,
+        'exited',
+        failed=failed,
+        error=end if failed else None,
+        killed=self.killed,
+        hopeless=self.hopeless,
       )
+      self.later.append((self.now + self.life_s, event))
 
   def poll(self, timeout_s):
-    events, self.events = self.events, []
+    self.now += self.step_s
+    assert self.now < 20_000, 'it has no end'
+    due = [event for when, event in self.later if when <= self.now]
+    self.later = [pair for pair in self.later if pair[0] > self.now]
+    events, self.events = self.events + due, []
     if 'lost' in [event.error for event in events]:
       raise supervision.BackendLost('gone')
     return events
@@ -65,46 +80,21 @@ class Script:
     if self.names[index] not in self.deaf:
       self.events.append(supervision.Event(index, 'exited'))
 
-  def kill(self, indices):
-    self.events += [
-      supervision.Event(i, 'exited', failed=True, error='killed by SIGKILL')
-      for i in indices
-    ]
-    return [''] * len(indices)
-
-  def resume(self, index):
-    self.resumed.append(self.names[index])
-
-
-def ticking():
-  """A clock on which a quarter of a second passes with each look at it."""
-  return itertools.count(0.0, 0.25).__next__
-
-
-def play(
-  script,
-  clients=None,
-  limits=restarts.DEFAULT,
-  clock=time.monotonic,
-  came=None,
-  **assigned,
-):
-  nodes = [
-    prepare.PreparedNode(
-      name,
-      None,
-      None,
-      assigned.get(name, restarts.Stop()),
-      [],
-      frozenset((clients or {}).get(name, ())),
+  def kill(self, index):
+    self.events.append(
+      supervision.Event(index, 'exited', failed=True, error='killed by SIGABRT')
     )
-    for name in script.names
-  ]
+    return ''
+
+
+def play(script, came=None, **rules):
+  nodes = [prepare.PreparedNode(name, None, None, {}) for name in script.names]
   return supervision.Supervisor(
     script,
     nodes,
     [None] * len(nodes),
     came or signals.Signals(),
     None,
-    watch.Watch(script.slots, limits, clock),
+    watch.Watch(script.slots, restarts.Rules(**rules), script.clock),
+    script.clock,
   ).run()

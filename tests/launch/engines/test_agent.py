@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import os
 import pathlib
+import pickle
 import signal
 import socket
 import subprocess
@@ -13,8 +14,10 @@ import threading
 import time
 import types
 
+import cloudpickle
 import pytest
 
+from launch import pulse
 from launch import rpc
 from launch.engines import zygote
 from launch.engines.cluster import code
@@ -32,7 +35,7 @@ def plan(tmp_path_factory):
   token = tmp_path_factory.mktemp('shared') / 'token'
   token.write_text('ours')
   return host.Plan(
-    'run', 2, '/there', {}, (str(token), 'ours'), code.version(), {}, None
+    'run', 2, b'', (str(token), 'ours'), code.version(), {}, None
   )
 
 
@@ -52,8 +55,7 @@ def make_agent(tmp_path, monkeypatch, plan):
 
   def make():
     made.append(host.Agent(make.plan, None))
-    assert zygote.receive(theirs)['op'] == 'begin'
-    return made[-1], theirs
+    return made[-1], zygote.Channel(theirs)
 
   make.plan = plan
 
@@ -91,26 +93,36 @@ def test_an_agent_with_other_code_says_so_before_it_runs_any(
 
 
 def test_a_node_has_the_modules_of_its_host_before_those_of_the_launcher(
-  make_agent, tmp_path, monkeypatch
+  tmp_path,
 ):
-  agent, theirs = make_agent()
   root = str(pathlib.Path(host.__file__).parents[3])
   own, shared, tree, users = [
     str(tmp_path / name) for name in ('own', 'shared', 'tree', 'users')
   ]
   for path in (shared, tree, users):
     os.mkdir(path)
-  # Ray puts what the launcher has before its own.
-  monkeypatch.setattr(sys, 'path', [users, shared, own, root])
-  request = {
-    'index': 0,
-    'command': ['python'],
-    'cwd': '/',
-    'path': [tree, shared, '/nowhere', users],
-  }
-  agent.start(request, {}, agent._slots[0].read())
+  launchers = [tree, shared, '/nowhere', users]
+  program = pickle.dumps((launchers, '/', cloudpickle.dumps(([], []))))
+  (tmp_path / forkserver.FILE).write_bytes(program)
+  pulse.Board(tmp_path, 1)
+  code = (
+    'import sys; from launch.engines.cluster import forkserver; '
+    # Ray puts what the launcher has before its own.
+    'sys.path[:] = sys.argv[2:]; '
+    'import pathlib; forkserver._loads(pathlib.Path(sys.argv[1])); '
+    'print(sys.path)'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code, str(tmp_path), users, shared, own, root],
+    env={**os.environ, 'PYTHONPATH': root},
+    stdout=subprocess.PIPE,
+    text=True,
+    timeout=120,
+    check=True,
+  )
   # Of the project one tree, and a user's files after it.
-  assert zygote.receive(theirs)['path'] == [root, own, tree, shared, users]
+  found = [root, own, tree, shared, users]
+  assert done.stdout.splitlines()[-1] == str(found)
 
 
 def test_a_killed_zygote_leaves_no_process_and_no_file_of_its_nodes(
@@ -125,9 +137,9 @@ def test_a_killed_zygote_leaves_no_process_and_no_file_of_its_nodes(
     for own in ({}, {'TMPDIR': place})
   ]
   try:
-    zygote.send(theirs, event='ready', index=-1, pid=1 << 30)
-    zygote.send(theirs, event='started', index=0, pid=group.pid)
-    theirs.close()
+    theirs.send(event='ready', index=-1, pid=1 << 30)
+    theirs.send(event='started', index=0, pid=group.pid)
+    theirs.socket.close()
     answer = agent.poll(0.0)
     assert [m['event'] for m in answer['messages']] == ['ready', 'started']
     assert answer['gone'] == 'what starts nodes was killed'
@@ -152,7 +164,7 @@ def test_a_zygote_that_ends_before_it_is_ready_says_why(make_agent):
     'importing launchpad ...\nImportError: no such thing\n'
   )
   assert agent.poll(0.0)['gone'] == ''
-  theirs.close()
+  theirs.socket.close()
   assert agent.poll(0.0)['gone'] == (
     'what starts nodes ended before it was ready: ImportError: no such thing'
   )
@@ -162,9 +174,10 @@ def test_a_zygote_whose_agent_is_gone_before_it_is_ready_leaves_no_files(
   tmp_path,
 ):
   scratch = tmp_path / 'murmuration-1'
-  scratch.mkdir()
+  (scratch / 'run').mkdir(parents=True)
+  pulse.Board(scratch / 'run', 1)
+  (scratch / 'run' / forkserver.FILE).write_bytes(forkserver.dumps([], []))
   ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-  zygote.send(ours, op='begin', scratch=str(scratch))
   ours.close()
   descriptor = theirs.fileno()
   # Without the stack, which takes long and changes nothing here. Who reads its
@@ -175,7 +188,7 @@ def test_a_zygote_whose_agent_is_gone_before_it_is_ready_leaves_no_files(
   )
   with theirs:
     run = subprocess.run(
-      [sys.executable, '-c', command, str(descriptor)],
+      [sys.executable, '-c', command, str(descriptor), str(scratch / 'run')],
       pass_fds=[descriptor],
       env={**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
       stdout=subprocess.PIPE,

@@ -5,7 +5,6 @@ import signal
 import pytest
 
 from launch import pulse
-from launch.engines import state
 from launch.engines import supervision
 from launch.rpc import hosts
 from tests.launch.engines import fake_ray
@@ -54,16 +53,6 @@ def test_nodes_start_where_they_were_placed_and_their_signs_are_seen(
   assert backend.board.slots[0].beats == 1
   backend.stop(0)
   assert (0, int(signal.SIGTERM)) in agent.asked('signal')
-
-
-def test_a_node_that_is_stopped_is_seen_and_continued(cluster, backend):
-  agent, _ = place(cluster, backend)
-  agent.last('poll').answer({**news(), 'states': {1: 'T'}})
-  backend.poll(0.0)
-  nodes = [state.NodeState(f'actor/{index}') for index in range(2)]
-  assert [backend.process_state(node) for node in nodes] == ['', 'T']
-  backend.resume(1)
-  assert agent.asked('signal') == [(1, int(signal.SIGCONT))]
 
 
 def test_a_node_that_asks_to_stop_the_run_is_heard(cluster, backend):

@@ -151,7 +151,7 @@ def test_a_cluster_is_not_measured_by_the_launcher(monkeypatch, tmp_path):
 
 
 def plan_for(token, version):
-  return host.Plan('run', 1, '/there', {}, token, version, {}, None)
+  return host.Plan('run', 1, b'', token, version, {}, None)
 
 
 def test_a_host_that_does_not_see_the_run_directory_is_refused(tmp_path):

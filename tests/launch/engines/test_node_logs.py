@@ -4,26 +4,25 @@ from launch.engines import node_logs
 from launch.engines import supervision
 
 
-def test_of_a_deep_stack_the_innermost_frames_of_the_main_thread_are_kept(
+def test_of_deep_stacks_the_innermost_frames_of_the_hit_thread_are_kept(
   tmp_path,
 ):
   log = tmp_path / 'node.log'
   log.write_text('what it said before\n')
-
-  def dump(index):
-    frames = [f'  File "deep.py", line {i} in outer' for i in range(50)]
-    lines = [
-      'Thread 0x1 (most recent call first):',
-      '  File "a.py", line 1 in b',
-    ]
-    lines += ['', 'Thread 0x2 (most recent call first):']
-    lines += ['  File "env.py", line 7 in hung', *frames]
-    with log.open('a') as file:
-      file.write('\n'.join(lines) + '\n')
-
-  (where,) = node_logs.Logs([log]).stacks([0], dump)
-  assert where.startswith('Thread 0x2') and len(where.splitlines()) == 40
-  assert supervision._innermost(where) == ', in hung (env.py, line 7)'
+  logs = node_logs.Logs([log])
+  logs.begins(0)
+  frames = [f'  File "deep.py", line {i} in outer' for i in range(50)]
+  lines = ['Fatal Python error: Aborted', '']
+  lines += ['Thread 0x1 (most recent call first):', *frames, '']
+  lines += ['Current thread 0x2 (most recent call first):']
+  lines += ['  File "env.py", line 7 in hung', *frames, '']
+  lines += ['Extension modules: numpy (total: 1)']
+  with log.open('a') as file:
+    file.write('\n'.join(lines) + '\n')
+  where = logs.error(0, -6, '')
+  assert where.startswith('Current thread 0x2') and len(where.splitlines()) < 50
+  assert where.endswith('killed by SIGABRT') and 'numpy' not in where
+  assert supervision.innermost(where) == ', in hung (env.py, line 7)'
 
 
 def test_a_log_that_cannot_be_read_says_nothing(tmp_path, monkeypatch):
@@ -31,10 +30,8 @@ def test_a_log_that_cannot_be_read_says_nothing(tmp_path, monkeypatch):
     raise OSError(116, 'Stale file handle')
 
   monkeypatch.setattr(node_logs.pathlib.Path, 'stat', stale)
-  monkeypatch.setattr(node_logs, '_DUMP_S', 0.3)
   logs = node_logs.Logs([tmp_path / 'node.log'])
   logs.begins(0)
-  assert logs.stacks([0], lambda index: None) == ['']
   assert logs.error(0, -40, '') == 'killed by signal 40'
 
 

@@ -24,7 +24,6 @@ def test_a_handle_inside_a_dataclass_is_refused(tmp_path):
   with pytest.raises(ValueError, match='inside a Config .* client/0'):
     prepare.prepare(
       program,
-      lp.LaunchType.LOCAL_MULTI_THREADING,
       directory.Local(tmp_path),
       lp.stop,
     )

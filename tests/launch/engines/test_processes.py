@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ TOYS = pathlib.Path(__file__).with_name('toys.py')
 class Run:
   """A launcher in a process of its own."""
 
-  def __init__(self, directory, name, processes_of):
+  def __init__(self, directory, name, processes_of, open_files=None):
     self._processes_of = processes_of
     self.directory = directory / 'run'
     self.temporary = directory / 'tmp'
@@ -35,6 +36,8 @@ class Run:
       env=environment,
       # Ctrl-C in a terminal goes to a whole process group.
       start_new_session=True,
+      preexec_fn=open_files
+      and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, open_files)),
     )
 
   def wait(self):
@@ -79,8 +82,8 @@ class Run:
 def launch(tmp_path, processes_of):
   runs = []
 
-  def start(name):
-    runs.append(Run(tmp_path, name, processes_of))
+  def start(name, **options):
+    runs.append(Run(tmp_path, name, processes_of, **options))
     return runs[-1]
 
   yield start
@@ -114,6 +117,23 @@ def test_arrays_and_numpy_scalars_cross_between_processes(launch):
   assert_nothing_is_left(run)
 
 
+def test_a_limit_of_open_files_that_can_be_raised_is_no_limit(launch):
+  hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+  run = launch('waits', open_files=(30, hard))
+  pid = run.pid('waiter')
+  assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] > 100
+  os.kill(run.process.pid, signal.SIGINT)
+  assert run.wait()[0] == 130
+
+
+def test_too_few_open_files_are_refused_before_anything_starts(launch):
+  run = launch('waits', open_files=(30, 30))
+  out, err = run.process.communicate(timeout=200)
+  assert run.process.returncode == 1 and out == ''
+  assert 'ulimit -n 46' in err.splitlines()[-1]
+  assert not run.remains() and [*run.directory.iterdir()] == []
+
+
 def test_a_node_that_raises_ends_the_run_with_its_traceback(launch):
   run = launch('raises')
   code, reason, nodes = run.wait()
@@ -127,8 +147,9 @@ def test_a_node_that_raises_ends_the_run_with_its_traceback(launch):
   assert_nothing_is_left(run)
 
 
-def test_a_crash_in_native_code_names_the_signal_and_the_place(launch):
-  code, reason, nodes = launch('crashes').wait()
+@pytest.mark.parametrize('name', ['crashes', 'crashes_behind_a_filter'])
+def test_a_crash_in_native_code_names_the_signal_and_the_place(launch, name):
+  code, reason, nodes = launch(name).wait()
   assert (code, reason) == (1, 'crasher/0 failed: killed by SIGSEGV')
   assert 'Segmentation fault' in nodes['crasher/0'][2]
   assert 'string_at' in nodes['crasher/0'][2]
@@ -149,19 +170,6 @@ def test_a_node_that_ends_its_process_with_0_has_failed(launch):
   assert code == 1
   assert 'leaver/0 failed: it left with exit code 0' in reason
   assert 'os._exit(0)' in reason
-
-
-@pytest.mark.long
-def test_a_stopped_node_is_continued_and_the_run_goes_on(launch):
-  run = launch('beats')
-  pid = run.pid('beater')
-  os.kill(pid, signal.SIGSTOP)
-  wait_until(lambda: 'stopped (SIGSTOP)' in run.notices())
-  wait_until(lambda: psutil.Process(pid).status() != psutil.STATUS_STOPPED)
-  (run.directory / 'enough').touch()
-  code, _, nodes = run.wait()
-  assert code == 0
-  assert nodes['beater/0'][:2] == ['finished', 0]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +193,33 @@ def test_a_killed_server_comes_back_on_its_port_and_the_run_goes_on(
   assert why in error
   headers = [x for x in run.log('server').splitlines() if x.startswith('---')]
   assert len(headers) == 2 and headers[1].endswith('restart 1')
+
+
+def test_what_a_killed_node_had_started_ends_with_it(launch):
+  run = launch('breeds')
+
+  def families():
+    """The processes that each start of a node has started, by its pid."""
+    found = {'killed': {}, 'spared': {}}
+    for path in run.directory.glob('*.[0-9]*'):
+      pids = [int(pid) for pid in path.read_text().split()]
+      found[path.stem][int(path.suffix[1:])] = pids
+    return found
+
+  wait_until(lambda: all(families().values()))
+  ((first, started),) = families()['killed'].items()
+  (spared,) = families()['spared'].values()
+  os.kill(first, signal.SIGKILL)
+  wait_until(lambda: all(map(is_dead, started)))
+  wait_until(lambda: len(families()['killed']) == 2)
+  (second,) = [
+    pids for pid, pids in families()['killed'].items() if pid != first
+  ]
+  assert not any(map(is_dead, spared + second))
+  os.kill(run.process.pid, signal.SIGINT)
+  assert run.wait()[0] == 130
+  assert all(map(is_dead, spared + second))
+  assert_nothing_is_left(run)
 
 
 def test_a_killed_client_that_ends_the_run_is_restarted_too(launch):
@@ -223,14 +258,22 @@ def test_too_many_restarts_in_a_row_fail_for_good(launch):
   assert nodes['raiser/0'][:2] == ['failed', 2]
 
 
+def test_a_node_that_the_kernel_kills_for_memory_is_given_up(launch):
+  code, reason, nodes = launch('eats_all_memory').wait()
+  assert code == 1
+  assert 'run out of memory' in reason
+  assert nodes['glutton/0'][:2] == ['failed', 2]
+
+
 def test_a_node_that_ends_the_run_ends_it_with_0(launch):
   code, reason, nodes = launch('ends').wait()
   assert (code, reason) == (0, 'returner/0 finished')
   assert nodes['waiter/0'][0] == 'stopped'
 
 
-def test_lp_stop_in_a_node_ends_the_run_with_0(launch):
-  run = launch('stops')
+@pytest.mark.parametrize('name', ['stops', 'stops_in_a_thread'])
+def test_lp_stop_in_a_node_ends_the_run_with_0(launch, name):
+  run = launch(name)
   code, reason, _ = run.wait()
   assert code == 0 and 'lp.stop()' in reason
   assert_nothing_is_left(run)
@@ -320,7 +363,7 @@ def test_a_node_that_does_not_stop_is_killed_within_10_s(launch):
   state, _, error = nodes['stubborn/0']
   assert state == 'stopped'
   assert 'did not stop within 8 s' in error
-  assert 'stuck_in_here' in error
+  assert 'stuck_in_here' in error and 'zygote.py' not in error
   assert_nothing_is_left(run)
 
 
@@ -349,14 +392,15 @@ def test_when_the_zygote_is_killed_the_run_ends_with_1(launch):
   assert_nothing_is_left(run)
 
 
-def test_a_zygote_that_is_stopped_goes_on(launch):
+@pytest.mark.long
+def test_a_run_whose_zygote_is_stopped_can_be_ended(launch):
   run = launch('waits')
-  waiter = psutil.Process(run.pid('waiter'))
-  run.pid('child')
-  waiter.parent().suspend()
-  waiter.kill()
+  for name in ('waiter', 'server', 'child', 'stray'):
+    run.pid(name)
+  psutil.Process(run.pid('waiter')).parent().suspend()
+  os.kill(run.process.pid, signal.SIGINT)
   code, reason, _ = run.wait()
-  assert code == 1 and reason.startswith('waiter/0 failed: killed by SIGKILL')
+  assert code == 130 and reason.startswith('interrupted')
   assert_nothing_is_left(run)
 
 

@@ -1,11 +1,8 @@
 """Lives of nodes that are silent or do nothing, and how they add up."""
 
-import types
-
 import pytest
 
 from launch import pulse
-from launch.engines import restarts
 from launch.engines import supervision
 from tests.launch.engines import scripts
 
@@ -13,23 +10,28 @@ from tests.launch.engines import scripts
 class Hangs(scripts.Script):
   """Nodes that begin, and then show no life; `where` they are."""
 
-  where = 'Thread 0x1 (most recent call first):\n  File "a.py", line 3 in f\n'
+  where = (
+    'Current thread 0x1 (most recent call first):\n  File "a.py", line 3 in f\n'
+  )
 
-  def start(self, index, restarts):
-    super().start(index, restarts)
+  def start(self, index, again):
+    super().start(index, again)
     self.slots[index].add(pulse._BEATS)
 
-  def kill(self, indices):
-    return [self.where for _ in super().kill(indices)]
+  def kill(self, index):
+    self.events.append(
+      supervision.Event(index, 'exited', failed=True, error=self.where)
+    )
+    return ''
 
 
 def test_a_silent_node_is_started_again_and_given_up_when_that_repeats():
   script = Hangs(a=[])
   outcome = scripts.play(
     script,
-    limits=restarts.Limits(silent_s=1.0, max_silences=3),
-    clock=scripts.ticking(),
-    a=restarts.Restart(None, 0.0),
+    come_back=True,
+    silent_s=1.0,
+    max_silences=3,
   )
   assert outcome.exit_code == 1
   assert outcome.reason == (
@@ -39,56 +41,21 @@ def test_a_silent_node_is_started_again_and_given_up_when_that_repeats():
   assert 'most recent call first' in outcome.nodes[0].last_error
 
 
-def test_nodes_that_are_silent_together_are_killed_together():
-  class Two(Hangs):
-    killed_at_once = []
-
-    def kill(self, indices):
-      self.killed_at_once.append(list(indices))
-      return super().kill(indices)
-
-  script, restart = Two(a=[], b=[]), restarts.Restart(None, 0.0)
-  outcome = scripts.play(
-    script,
-    limits=restarts.Limits(silent_s=1.0, max_silences=1),
-    clock=scripts.ticking(),
-    a=restart,
-    b=restart,
-  )
-  assert outcome.exit_code == 1
-  assert script.killed_at_once == [[0, 1]]
-
-
-@pytest.fixture
-def hours(monkeypatch):
-  """Time that passes with each poll of a `Slow` backend, a second each."""
-  made = types.SimpleNamespace(now=0.0)
-  clock = types.SimpleNamespace(monotonic=lambda: made.now)
-  monkeypatch.setattr(supervision, 'time', clock)
-  return made
-
-
 class Slow(scripts.Script):
-  """Nodes whose lives last long by a made-up clock; `shows` is what they do."""
+  """Nodes whose lives last long; `shows` is what they do."""
 
-  def __init__(self, hours, life_s, shows, **exits):
-    super().__init__(**exits)
-    self.hours, self.life_s, self.shows = hours, life_s, shows
-    self.born_at = 0.0
+  step_s = 1.0
 
-  def start(self, index, restarts):
-    super().start(index, restarts)
-    self.born_at = self.hours.now
+  def __init__(self, life_s, shows, **exits):
+    super().__init__(life_s=life_s, **exits)
+    self.shows = shows
+
+  def start(self, index, again):
+    super().start(index, again)
     self.slots[index].add(pulse._BEATS)
 
   def poll(self, timeout_s):
-    self.hours.now += 1.0
-    assert self.hours.now < 20_000, 'it is started again for ever'
     self.shows(self.slots[0])
-    if self.hours.now < self.born_at + self.life_s:
-      begun = [event for event in self.events if event.kind == 'running']
-      self.events = [event for event in self.events if event not in begun]
-      return begun
     return super().poll(timeout_s)
 
 
@@ -105,11 +72,9 @@ def beat(slot):
   slot.add(pulse._BEATS)
 
 
-def test_hangs_that_take_long_add_up(hours):
-  script = Slow(hours, 0.0, hang_at_something_long, a=[])
-  outcome = scripts.play(
-    script, clock=lambda: hours.now, a=restarts.Restart(None, 0.0)
-  )
+def test_hangs_that_take_long_add_up():
+  script = Slow(0.0, hang_at_something_long, a=[])
+  outcome = scripts.play(script, come_back=True)
   assert outcome.reason.startswith(
     'a failed after it was silent 3 times: silent for 300 s'
   )
@@ -119,44 +84,21 @@ def test_hangs_that_take_long_add_up(hours):
   ('shows', 'life_s', 'restarted'),
   [
     (beat, 130.0, 5),  # five of them take longer than the window of 600 s
-    (work, 130.0, 9),
     (beat, 700.0, 9),  # a loop that never says that it worked
   ],
 )
-def test_deaths_of_lives_that_did_nothing_add_up(
-  hours, shows, life_s, restarted
-):
-  script = Slow(hours, life_s, shows, a=['x'] * 9 + ['returns'])
-  outcome = scripts.play(
-    script,
-    clock=lambda: hours.now,
-    a=restarts.Restart(None, 0.0, healthy_s=1e6),
-  )
+def test_deaths_of_lives_that_did_nothing_add_up(shows, life_s, restarted):
+  script = Slow(life_s, shows, a=['x'] * 9 + ['returns'])
+  outcome = scripts.play(script, come_back=True)
   assert outcome.nodes[0].restarts == restarted
 
 
 @pytest.mark.parametrize('shows', [beat, work])
-def test_a_wait_for_a_place_is_no_life_of_a_node(hours, shows):
-  class Waits(Slow):
-    """Its nodes wait as long for a place, and die as soon as they run."""
-
-    def start(self, index, restarts):
-      super().start(index, restarts)
-      self.slots[index].clear()
-
-    def poll(self, timeout_s):
-      self.hours.now += 1.0
-      if self.hours.now < self.born_at + self.life_s:
-        return []
-      self.shows(self.slots[0])
-      return scripts.Script.poll(self, timeout_s)
-
-  # Longer than healthy_s, and for lives without work than the window.
+def test_a_wait_for_a_place_is_no_life_of_a_node(shows):
+  # Longer than a healthy life, and for lives without work than the window.
   wait_s = 100.0 if shows is work else 700.0
-  script = Waits(hours, wait_s, shows, a=['x'] * 9 + ['returns'])
-  outcome = scripts.play(
-    script, clock=lambda: hours.now, a=restarts.Restart(3, 0.0)
-  )
+  script = Slow(wait_s, shows, runs=False, a=['x'] * 9 + ['returns'])
+  outcome = scripts.play(script, come_back=True, max_restarts=3)
   assert outcome.reason == 'a failed after 3 restarts in a row: x'
 
 
@@ -170,22 +112,23 @@ class Lives(scripts.Script):
   It fails at the end of each, and returns from the one after the last.
   """
 
-  def __init__(self, hours, *lives):
-    super().__init__(a=[])
-    self.hours, self.lives = hours, [*lives]
+  step_s = 1.0
 
-  def start(self, index, restarts):
-    super().start(index, restarts)
+  def __init__(self, *lives):
+    super().__init__(a=[])
+    self.lives = [*lives]
+
+  def start(self, index, again):
+    super().start(index, again)
     self.slots[index].add(pulse._BEATS)
     self.events.append(supervision.Event(index, 'running'))
     self.shows, life_s = self.lives.pop(0) if self.lives else (hang, 0.0)
-    self.ends_at, self.last = self.hours.now + life_s, not life_s
+    self.ends_at, self.last = self.now + life_s, not life_s
 
   def poll(self, timeout_s):
-    self.hours.now += 1.0
-    assert self.hours.now < 20_000, 'it is started again for ever'
     self.shows(self.slots[0])
-    if self.hours.now >= self.ends_at:
+    if self.now + self.step_s >= self.ends_at:
+      self.ends_at = float('inf')
       why = None if self.last else 'x'
       event = supervision.Event(0, 'exited', failed=not self.last, error=why)
       self.events.append(event)
@@ -209,11 +152,9 @@ HANG, WORK = (hang, 1e6), (work, 700.0)  # longer than the window of 600 s
     ([HANG] * 4, 3),
   ],
 )
-def test_silences_count_until_a_life_has_worked(hours, lives, silences):
-  script = Lives(hours, *lives)
-  outcome = scripts.play(
-    script, clock=lambda: hours.now, a=restarts.Restart(None, 0.0)
-  )
+def test_silences_count_until_a_life_has_worked(lives, silences):
+  script = Lives(*lives)
+  outcome = scripts.play(script, come_back=True)
   if silences is None:
     assert (outcome.exit_code, outcome.reason) == (0, 'all nodes finished')
     return
@@ -223,11 +164,10 @@ def test_silences_count_until_a_life_has_worked(hours, lives, silences):
 
 
 @pytest.mark.parametrize('most', [1, 2, 4])
-def test_a_node_that_hangs_in_each_life_has_the_stated_number(hours, most):
-  script = Lives(hours, *[HANG] * 9)
-  limits = restarts.Limits(max_silences=most)
+def test_a_node_that_hangs_in_each_life_has_the_stated_number(most):
+  script = Lives(*[HANG] * 9)
   outcome = scripts.play(
-    script, limits=limits, clock=lambda: hours.now, a=restarts.Restart(9, 0.0)
+    script, come_back=True, max_restarts=9, max_silences=most
   )
   assert len(script.started) == most
   assert f'a failed after it was silent {most} times: ' in outcome.reason
@@ -236,8 +176,7 @@ def test_a_node_that_hangs_in_each_life_has_the_stated_number(hours, most):
 def test_a_silent_node_without_a_restart_ends_the_run_with_the_sentence():
   outcome = scripts.play(
     Hangs(a=[]),
-    limits=restarts.Limits(silent_s=1.0),
-    clock=scripts.ticking(),
+    silent_s=1.0,
   )
   assert outcome.reason == 'a failed: silent for 1 s, in f (a.py, line 3)'
 
@@ -245,15 +184,15 @@ def test_a_silent_node_without_a_restart_ends_the_run_with_the_sentence():
 class Threads(Hangs):
   kills = False
 
-  def kill(self, indices):
-    return [self.where] * len(indices)
+  def kill(self, index):
+    del index
+    return self.where
 
 
 def test_a_silent_thread_ends_the_run_as_it_cannot_be_killed():
   outcome = scripts.play(
     Threads(a=[]),
-    limits=restarts.Limits(silent_s=1.0),
-    clock=scripts.ticking(),
+    silent_s=1.0,
   )
   assert outcome.exit_code == 1
   assert 'a failed: silent for 1 s' in outcome.reason
@@ -270,17 +209,17 @@ def test_a_thread_that_a_debugger_holds_is_waited_for_with_all_the_others():
       self.slots[1].waits('the table is empty')  # which the first would fill
       return super().poll(timeout_s)
 
-    def kill(self, indices):
-      assert indices == [0]
+    def kill(self, index):
+      assert index == 0
       self.asked += 1
       if self.asked == 100:  # it is let go, and both come to their end
         self.events += [supervision.Event(i, 'exited') for i in range(2)]
-      return super().kill(indices)
+      return super().kill(index)
 
   outcome = scripts.play(
     Held(a=[], b=[]),
-    limits=restarts.Limits(silent_s=1.0, stall_s=3.0),
-    clock=scripts.ticking(),
+    silent_s=1.0,
+    stall_s=3.0,
   )
   assert (outcome.exit_code, outcome.reason) == (0, 'all nodes finished')
 
@@ -298,8 +237,7 @@ def test_a_run_in_which_nothing_moves_is_ended():
 
   outcome = scripts.play(
     Beats(a=[]),
-    limits=restarts.Limits(stall_s=1.0),
-    clock=scripts.ticking(),
+    stall_s=1.0,
   )
   assert outcome.exit_code == 1
   assert outcome.reason.startswith('no step and no update for 1 s')

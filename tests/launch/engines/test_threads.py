@@ -51,9 +51,9 @@ def wait(program):
     program.add_node(lp.PyClassNode(Waiter))
 
 
-def run(program, assigned=None, **kwargs):
-  restarts.assign(program, assigned or {})
-  return engines.run(program, 'local_mt', **kwargs)
+def run(program, on_tick=None, **rules):
+  restarts.assign(program, **rules)
+  return engines.run(program, 'local_mt', on_tick=on_tick)
 
 
 def test_arrays_and_numpy_scalars_cross_between_threads():
@@ -66,7 +66,7 @@ def test_arrays_and_numpy_scalars_cross_between_threads():
     assert client.echo([np.float32(0.5)]) == [0.5]
 
   call(program, 'client', check, server)
-  outcome = run(program, {'client': restarts.EndsRun()})
+  outcome = run(program, ends_run='client')
   assert (outcome.exit_code, outcome.reason) == (0, 'client/0 finished')
   assert [node.state for node in outcome.nodes] == ['stopped', 'finished']
 
@@ -102,10 +102,28 @@ def test_a_thread_that_raises_is_restarted_and_constructed_anew(capsys):
 
   with program.group('node'):
     program.add_node(lp.PyClassNode(FailsTwice))
-  outcome = run(program, {'node': restarts.Restart(5, 0.01)})
+  outcome = run(program, come_back=True)
   assert outcome.exit_code == 0
   assert outcome.nodes[0].restarts == 2
   assert len(set(map(id, tries))) == 3
+
+
+def test_what_sets_a_signal_handler_is_refused_once(capsys):
+  program = lp.Program('test')
+  wait(program)
+
+  def alarm():
+    try:
+      signal.signal(signal.SIGALRM, print)
+    except ValueError as e:
+      raise RuntimeError('no environment') from e
+
+  for i in range(3):
+    call(program, f'node{i}', alarm)
+  outcome = run(program, come_back=True)
+  assert outcome.exit_code == 1
+  assert [node.restarts for node in outcome.nodes] == [0] * 4
+  assert 'local_mp' in outcome.reason and capsys.readouterr().err == ''
 
 
 def test_a_restarted_server_thread_serves_on_its_port(capsys):
@@ -130,7 +148,8 @@ def test_a_restarted_server_thread_serves_on_its_port(capsys):
   call(program, 'client', until_replaced, server)
   outcome = run(
     program,
-    {'server': restarts.Restart(5, 0.01), 'client': restarts.EndsRun()},
+    come_back=True,
+    ends_run='client',
   )
   assert outcome.exit_code == 0, outcome
 
@@ -210,7 +229,7 @@ def test_a_thread_that_does_not_stop_is_named(monkeypatch):
 
   call(program, 'deaf', deaf)
   call(program, 'last', lambda: begun.wait(60))
-  outcome = run(program, {'last': restarts.EndsRun()})
+  outcome = run(program, ends_run='last')
   release.set()
   assert outcome.exit_code == 0
   assert outcome.reason == 'last/0 finished; still there: deaf/0'
@@ -228,8 +247,7 @@ def test_a_silent_thread_ends_the_run_with_a_sentence(monkeypatch):
     release.wait(60)
 
   call(program, 'hanger', hangs)
-  restarts.limit(program, restarts.Limits(silent_s=1.0))
-  outcome = run(program, {'hanger': restarts.Restart()})
+  outcome = run(program, come_back=True, silent_s=1.0)
   release.set()
   assert outcome.exit_code == 1
   assert outcome.reason.startswith('hanger/0 failed: silent for 1 s, in ')
@@ -253,7 +271,7 @@ def test_no_thread_of_the_engine_is_left():
   wait(program)
   call(program, 'last', lambda: time.sleep(0.1))
   before = threading.active_count()
-  run(program, {'last': restarts.EndsRun()})
+  run(program, ends_run='last')
   # A node has ended for the engine a moment before its thread has.
   deadline = time.monotonic() + 20
   while threading.active_count() > before:
@@ -273,7 +291,7 @@ def test_on_tick_sees_the_nodes_and_the_end(monkeypatch):
     if len(seen) == 2:
       enough.set()
 
-  run(program, {'last': restarts.EndsRun()}, on_tick=look)
+  run(program, look, ends_run='last')
   assert len(seen) >= 3
   assert [n.name for n in seen[0].nodes] == ['waiter/0', 'last/0']
   assert not seen[0].stopping and seen[-1].stopping
@@ -297,28 +315,8 @@ def test_servers_outlive_their_clients_in_a_stop(monkeypatch):
 
   call(program, 'client', report_late, server)
   call(program, 'last', lambda: time.sleep(0.1))
-  run(program, {'last': restarts.EndsRun()})
+  run(program, ends_run='last')
   assert last_words == ['bye']
-
-
-def test_a_colocation_of_nodes_is_one_node():
-  program = lp.Program('test')
-  inner = rpc.Node(Server)
-  handle = inner.create_handle()
-
-  def check(client):
-    assert client.echo(np.float32(1)) == 1
-    lp.stop()
-
-  with program.group('pair'):
-    program.add_node(
-      lp.MultiThreadingColocation(
-        [inner, lp.PyClassNode(Caller, check, handle)]
-      )
-    )
-  outcome = run(program)
-  assert outcome.exit_code == 0
-  assert [node.name for node in outcome.nodes] == ['pair/0']
 
 
 def test_unknown_engines_and_empty_programs_are_refused():

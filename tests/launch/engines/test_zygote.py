@@ -7,8 +7,10 @@ import pathlib
 import socket
 import subprocess
 import sys
+import traceback
 
 from launch import pulse
+from launch.engines import prepare
 from launch.engines import processes
 from launch.engines import zygote
 
@@ -18,8 +20,11 @@ ROOT = pathlib.Path(__file__).parents[3]
 # between is made small, so that a hundred nodes are many.
 MANY = """
 import json, pathlib, socket, sys
+from absl import flags
 from launch import pulse
+from launch.engines import prepare
 from launch.engines import zygote
+from launch.rpc import directory
 
 def small():
   ends = plain(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -29,21 +34,23 @@ def small():
 
 plain, socket.socketpair = socket.socketpair, lambda *unused: small()
 scratch, number = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-pulse.Board(scratch, number)
-launcher = zygote.Launcher()
-launcher.send(op='begin', scratch=str(scratch))
+flags.FLAGS(sys.argv[:1])
+nodes = [
+  prepare.PreparedNode(f'node/{i}', None, lambda: 1 / 0, {})
+  for i in range(number)
+]
+launcher = zygote.Launcher(zygote.Family(
+  nodes, [scratch / 'log'] * number, pulse.Board(scratch, number).slots,
+  directory.Local(scratch), scratch, scratch,
+))
 for index in range(number):
-  launcher.send(
-    op='start', index=index, name=f'node/{index}',
-    command=['python', 'nodes/python/process_entry.py'],  # it lacks its data
-    env={}, cwd='/', path=sys.path, log=str(scratch / 'log'), names={},
-    restarts=0, scratch=str(scratch), pulse=str(scratch / pulse.FILE),
-  )
+  launcher.channel.send(op='start', index=index, again=0, env={})
 heard = []
 while [event for _, event in heard].count('exited') < number:
-  message = zygote.receive(launcher.channel)
-  heard.append((message['index'], message['event']))
-launcher.end_run()
+  if launcher.channel.wait([], 60.0):
+    message = launcher.channel.receive()
+    heard.append((message['index'], message['event']))
+launcher.quit()
 print(json.dumps(heard))
 """
 
@@ -68,24 +75,24 @@ def test_many_nodes_start_though_nobody_reads_of_the_first(tmp_path):
   assert not scratch.exists()
 
 
-def test_a_zygote_of_another_network_is_replaced():
-  code = """
-from launch.engines import zygote
+def test_nobody_waits_for_a_zygote_that_is_stopped(tmp_path):
+  ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+  with ours, theirs:
+    channel, other = zygote.Channel(ours), zygote.Channel(theirs)
+    for index in range(5000):  # more than there is room for
+      channel.send(op='signal', index=index)
+    heard = []
+    while len(heard) < 5000:
+      channel.wait([], 0.0)
+      assert other.wait([], 60.0)
+      heard.append(other.receive()['index'])
+    assert heard == [*range(5000)]
 
-first = zygote.get()
-assert zygote.get() is first
-one, zygote._network = first.pid, lambda: 'that of --isolate'
-second = zygote.get()
-assert not first.alive() and second.alive() and second.pid != one
-assert zygote.get() is second
-second.quit()
-"""
-  subprocess.run(
-    [sys.executable, '-c', code],
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    timeout=120,
-    check=True,
-  )
+
+def family(directory, slots):
+  node = prepare.PreparedNode('node/0', None, lambda: None, {})
+  logs = [directory / 'log']
+  return zygote.Family([node], logs, slots, None, directory, directory)
 
 
 def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
@@ -98,15 +105,14 @@ def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
   board = pulse.Board(tmp_path, 1)
   ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
   log = tmp_path / 'log'
-  backend = processes.Backend([None], [log], board.slots)
-  made = zygote.Zygote(theirs, None)
+  backend = processes.Backend([log], board.slots)
+  made = zygote.Zygote(theirs, family(tmp_path, board.slots), None)
   with ours, theirs, monkeypatch.context() as patched:
     patched.setattr(os, 'fork', no_fork)
     patched.setattr(os, 'kill', no_signal)
     patched.setattr(os, 'killpg', no_signal)
-    pulses = str(tmp_path / pulse.FILE)
-    made._fork({'index': 0, 'log': str(log), 'pulse': pulses})
-    message = zygote.receive(ours)
+    made._fork(0, 0, {})
+    message = zygote.Channel(ours).receive()
     made._signal(0, 9)
   assert message == {
     'event': 'exited',
@@ -126,7 +132,8 @@ def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
 def test_a_node_whose_log_cannot_be_written_goes_on_without(tmp_path):
   script = (
     'import sys; from launch.engines import child; '
-    'child._redirect_output(sys.argv[1]); print("lost"); sys.exit(7)'
+    'import pathlib; child._redirect_output(pathlib.Path(sys.argv[1])); '
+    'print("lost"); sys.exit(7)'
   )
   done = subprocess.run(
     [sys.executable, '-c', script, str(tmp_path / 'gone' / 'node-0.log')],
@@ -140,25 +147,40 @@ def test_a_node_whose_log_cannot_be_written_goes_on_without(tmp_path):
 
 
 def test_a_node_that_ends_as_the_kernel_runs_out_of_memory_is_told_so(
-  monkeypatch,
+  tmp_path,
 ):
+  pid = os.fork()  # a zygote takes all children of its process for its own
+  if not pid:
+    code = 1
+    try:
+      _ends_as_memory_runs_out(tmp_path)
+      code = 0
+    finally:
+      os._exit(code)
+  assert os.waitpid(pid, 0)[1] == 0
+
+
+def _ends_as_memory_runs_out(directory):
   kills, clock = [7], [1000.0]
-  monkeypatch.setattr(zygote.linux, 'oom_kills', lambda: kills[-1])
-  monkeypatch.setattr(zygote.time, 'monotonic', lambda: clock[-1])
+  zygote.linux.oom_kills = lambda: kills[-1]
+  zygote.time.monotonic = lambda: clock[-1]
   ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-  with ours, theirs:
-    made = zygote.Zygote(theirs, None)
+  made = zygote.Zygote(theirs, family(directory, []), None)
 
-    def end():
-      process = subprocess.Popen(['sleep', '300'], start_new_session=True)
-      made._nodes[process.pid] = 0
-      process.kill()
-      os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-      made._reap()
-      return zygote.receive(ours)
+  def end():
+    process = subprocess.Popen(['sleep', '300'])
+    made._nodes[process.pid] = 0
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    made._reap()
+    return zygote.Channel(ours).receive()
 
+  try:
     assert (end()['code'], end()['oom']) == (-9, False)
     kills.append(8)
     assert end()['oom']
     clock.append(1000.0 + zygote._OOM_S)
     assert not end()['oom']  # of which one is that long ago
+  except BaseException:
+    traceback.print_exc()
+    raise

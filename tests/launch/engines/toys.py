@@ -11,8 +11,10 @@ import json
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 import launchpad as lp
@@ -21,6 +23,7 @@ import numpy as np
 from launch import engines
 from launch import pulse
 from launch import rpc
+from launch.engines import linux
 from launch.engines import restarts
 from launch.engines import supervision
 from run_records import later
@@ -90,6 +93,22 @@ class Parent(Node):
     lp.wait_for_stop()
 
 
+class Breeder(Node):
+  """Has two processes in sessions of their own, one of them an orphan."""
+
+  def __init__(self, run_dir, name):
+    super().__init__(run_dir, f'{name}_itself')
+    self.name = name
+
+  def run(self):
+    process = subprocess.Popen(['sleep', '300'], start_new_session=True)
+    command = f'setsid sleep 300 & echo {process.pid} $! > {self.name}.new'
+    subprocess.run(['sh', '-c', command], cwd=self.run_dir, check=True)
+    new = self.run_dir / f'{self.name}.new'
+    new.rename(self.run_dir / f'{self.name}.{os.getpid()}')
+    lp.wait_for_stop()
+
+
 class Stubborn(Node):
   def run(self):
     while True:
@@ -116,6 +135,21 @@ class Crasher(Node):
     ctypes.string_at(0)
 
 
+class FilteredCrasher(Node):
+  """Writes errors through another process, which takes its time."""
+
+  def run(self):
+    slow = subprocess.Popen(
+      ['sh', '-c', 'sleep 0.2; exec cat'],
+      stdin=subprocess.PIPE,
+      stdout=2,
+      start_new_session=True,
+    )
+    os.dup2(slow.stdin.fileno(), 2)
+    slow.stdin.close()
+    ctypes.string_at(0)
+
+
 class Leaver(Node):
   def run(self):
     sys.exit(3)
@@ -129,6 +163,18 @@ class LeaverWith0(Node):
 class LeaverAtOnce(Node):
   def run(self):
     os._exit(0)
+
+
+class Glutton(Node):
+  """Works for a while, and then ends as the kernel ends what is too big."""
+
+  def run(self):
+    pulse.worked(moved=True)
+    time.sleep(0.3)
+    with (self.run_dir / 'killed').open('a') as file:
+      file.write('.')
+    if (self.run_dir / 'killed').stat().st_size < 12:
+      os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Beater(Node):
@@ -229,17 +275,14 @@ def pair(run_dir, cls):
 @scenario
 def calls(run_dir):
   program = pair(run_dir, Checker)
-  restarts.assign(program, {'client': restarts.EndsRun()})
+  restarts.assign(program, ends_run='client')
   return program
 
 
 @scenario
 def server_killed(run_dir):
   program = pair(run_dir, SeesRestart)
-  restart = restarts.Restart()
-  restarts.assign(
-    program, {'server': restart, 'client': restarts.EndsRun(restart)}
-  )
+  restarts.assign(program, come_back=True, ends_run='client')
   return program
 
 
@@ -256,6 +299,13 @@ def crashes(run_dir):
   program = lp.Program('crashes')
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'crasher', Crasher, run_dir)
+  return program
+
+
+@scenario
+def crashes_behind_a_filter(run_dir):
+  program = lp.Program('crashes_behind_a_filter')
+  add(program, 'crasher', FilteredCrasher, run_dir)
   return program
 
 
@@ -292,7 +342,19 @@ def raises_again_and_again(run_dir):
   program = lp.Program('raises_again_and_again')
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'raiser', Raiser, run_dir)
-  restarts.assign(program, {'raiser': restarts.Restart(2, 0.05)})
+  restarts.assign(program, come_back=True, max_restarts=2)
+  return program
+
+
+@scenario
+def eats_all_memory(run_dir):
+  killed = run_dir / 'killed'
+  # What the kernel counts in /proc/vmstat.
+  linux.oom_kills = lambda: killed.stat().st_size if killed.exists() else 0
+  program = lp.Program('eats_all_memory')
+  add(program, 'glutton', Glutton, run_dir)
+  supervision._HEALTHY_S = 0.1
+  restarts.assign(program, come_back=True, max_restarts=2)
   return program
 
 
@@ -302,6 +364,15 @@ def waits(run_dir):
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'parent', Parent, run_dir)
   add(program, 'server', Server, run_dir, node=rpc.Node)
+  return program
+
+
+@scenario
+def breeds(run_dir):
+  program = lp.Program('breeds')
+  for name in ('killed', 'spared'):
+    add(program, name, Breeder, run_dir)
+  restarts.assign(program, come_back=True)
   return program
 
 
@@ -317,7 +388,7 @@ def ends_and_saves(run_dir):
   program = lp.Program('ends_and_saves')
   add(program, 'saver', Saver, run_dir, 2.0)
   add(program, 'beater', Beater, run_dir)
-  restarts.assign(program, {'beater': restarts.EndsRun()})
+  restarts.assign(program, ends_run='beater')
   return program
 
 
@@ -326,7 +397,7 @@ def ends(run_dir):
   program = lp.Program('ends')
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'returner', Returner, run_dir)
-  restarts.assign(program, {'returner': restarts.EndsRun()})
+  restarts.assign(program, ends_run='returner')
   return program
 
 
@@ -343,7 +414,7 @@ def stubborn(run_dir):
   program = lp.Program('stubborn')
   add(program, 'stubborn', Stubborn, run_dir)
   add(program, 'beater', Beater, run_dir)
-  restarts.assign(program, {'beater': restarts.EndsRun()})
+  restarts.assign(program, ends_run='beater')
   return program
 
 
@@ -360,40 +431,54 @@ def replay_killed(run_dir):
   with program.group('replay'):
     replay = program.add_node(lp.ReverbNode(tables))
   add(program, 'replayer', Replayer, run_dir, replay)
-  restarts.assign(
-    program,
-    {'replay': restarts.Restart(), 'replayer': restarts.EndsRun()},
-  )
+  restarts.assign(program, come_back=True, ends_run='replayer')
   return program
 
 
 def main():
   name, run_dir, how = sys.argv[1:]
-  run_dir = pathlib.Path(run_dir)
-  names = {'twice': ['ends', 'calls']}.get(name, [name])
-  for name in names:
-    program = SCENARIOS[name](run_dir)
+  names = {
+    'twice': ['ends', 'calls'],
+    'stops_in_a_thread': ['stops'],
+  }.get(name, [name])
+  for one in names:
+    found = []
 
-    def write_state(run_state):
-      rows = [[node.name, node.pid, node.state] for node in run_state.nodes]
-      write(run_dir / 'state.json', json.dumps(rows))
-      with (run_dir / 'notices').open('a') as notices:
-        for node in run_state.nodes:
-          notices.write(f'{node.name} {node.notice}\n' if node.notice else '')
-      if run_state.stopping:
-        (run_dir / 'stopping').touch()
+    def run(one=one, found=found):
+      found.append(play(one, pathlib.Path(run_dir), how))
 
-    supervision._TICK_S = 0.05
-    start = time.monotonic()
-    outcome = engines.run(program, how, run_dir=run_dir, on_tick=write_state)
-    nodes = {
-      node.name: [node.state, node.restarts, node.last_error]
-      for node in outcome.nodes
-    }
-    seconds = time.monotonic() - start
-    print()
-    print(json.dumps([outcome.reason, nodes, seconds]), flush=True)
-  sys.exit(outcome.exit_code)
+    if name.endswith('_in_a_thread'):
+      thread = threading.Thread(target=run)
+      thread.start()
+      thread.join()
+    else:
+      run()
+  sys.exit(found[0].exit_code)
+
+
+def play(name, run_dir, how):
+  program = SCENARIOS[name](run_dir)
+
+  def write_state(run_state):
+    rows = [[node.name, node.pid, node.state] for node in run_state.nodes]
+    write(run_dir / 'state.json', json.dumps(rows))
+    with (run_dir / 'notices').open('a') as notices:
+      for node in run_state.nodes:
+        notices.write(f'{node.name} {node.notice}\n' if node.notice else '')
+    if run_state.stopping:
+      (run_dir / 'stopping').touch()
+
+  supervision._TICK_S = 0.05
+  start = time.monotonic()
+  outcome = engines.run(program, how, run_dir=run_dir, on_tick=write_state)
+  nodes = {
+    node.name: [node.state, node.restarts, node.last_error]
+    for node in outcome.nodes
+  }
+  seconds = time.monotonic() - start
+  print()
+  print(json.dumps([outcome.reason, nodes, seconds]), flush=True)
+  return outcome
 
 
 if __name__ == '__main__':

@@ -177,9 +177,7 @@ def test_addresses_of_a_node_are_named_after_it(local):
       program.add_node(rpc.Node(object))
   with program.group('replay'):
     program.add_node(lp.ReverbNode(list))
-  nodes = prepare.prepare(
-    program, lp.LaunchType.LOCAL_MULTI_THREADING, local, lp.stop
-  )
+  nodes = prepare.prepare(program, local, lp.stop)
   assert [node.names for node in nodes] == [
     {'server/0': 'rpc'},
     {'server/1': 'rpc'},

@@ -305,7 +305,6 @@ def test_a_handle_becomes_a_client_with_the_deadline_of_its_node(tmp_path):
     handle = program.add_node(rpc.Node(Service, timeout_s=3.0))
   prepare.prepare(
     program,
-    lp.LaunchType.LOCAL_MULTI_THREADING,
     directory.Local(tmp_path),
     lp.stop,
   )

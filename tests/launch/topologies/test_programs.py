@@ -62,7 +62,7 @@ def test_the_replay_of_a_swarm_can_be_a_node_of_its_own():
   assert 'replay/0' in graph.nodes(program)
   edges = {edge for edge in graph.edges(program) if 'replay/0' in edge}
   assert edges == {(f'explorer/{i}', 'replay/0') for i in range(3)}
-  assert restarts.of(program)['replay'] == restarts.Restart()
+  assert restarts.of(program).come_back
   graph.check(program)
 
 
@@ -89,11 +89,8 @@ def test_a_replay_of_several_nodes_is_saved_after_the_last_of_them(size):
 
 
 def test_what_may_die_comes_back_and_the_counter_ends_the_run():
-  found = restarts.of(swarm.build(_experiment(), _config()))
-  for label in ('explorer', 'evaluator', 'star'):
-    assert isinstance(found[label], restarts.Restart)
-  assert isinstance(found['counter'], restarts.EndsRun)
-  assert found['counter'].restart is not None
+  rules = restarts.of(swarm.build(_experiment(), _config()))
+  assert rules.come_back and rules.ends_run == 'counter'
 
 
 @pytest.mark.parametrize('size', [1, 3, 8, 16, 40])
@@ -143,7 +140,8 @@ def test_a_single_process_is_a_worker_and_a_counter():
   program = single_process.build(_experiment(), single_process.Config())
   assert graph.nodes(program) == ['counter/0', 'worker/0']
   assert graph.edges(program) == {('worker/0', 'counter/0')}
-  assert restarts.of(program)['worker'] == restarts.Stop()
+  rules = restarts.of(program)
+  assert not rules.come_back and rules.ends_run == 'counter'
   graph.check(program)
 
 
