@@ -137,7 +137,7 @@ def _ray(args: argparse.Namespace) -> engines.Options | None:
     args.ray_address or '', args.cluster or (), args.ray_plain_replay
   )
   if args.lp_launch_type == 'ray':
-    engines.check_ray(options.address)
+    engines.check_ray()
     return options
   for flag in ('ray_address', 'cluster', 'ray_plain_replay'):
     if getattr(args, flag):

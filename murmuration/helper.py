@@ -165,7 +165,7 @@ def train(
   if engine == 'ray':
     asked = [cluster] if isinstance(cluster, str) else cluster
     ray = engines.Options(ray_address, asked)
-    engines.check_ray(ray.address)
+    engines.check_ray()
   elif ray_address or cluster:
     name = 'ray_address' if ray_address else 'cluster'
     raise ValueError(f"{name}= is for engine='ray', not {engine!r}.")

@@ -32,7 +32,7 @@ CORES = 2.0  # of a host
 _NODES_OF_A_HOST = (
   3  # that report once a second: two actors or workers, a tunnel
 )
-_FRESH_S = 0.01  # between two questions of a host for parameters (copies.py)
+_FRESH_S = 0.01  # between two questions of a host's one actor for parameters
 # Bytes of CartPole's packed transition, of a frame in a [20, 64] block, and of
 # theta for 64 x 64: with Q values, and with a policy and a value.
 TRANSITION, FRAME = 56.0, 40.0

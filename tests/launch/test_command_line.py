@@ -39,7 +39,7 @@ def resumed(tmp_path, monkeypatch):
     return told
 
   monkeypatch.setattr(session, 'run', run)
-  monkeypatch.setattr(engines, 'check_ray', lambda address: None)
+  monkeypatch.setattr(engines, 'check_ray', lambda: None)
   resume.path, resume.start = path, start
   return resume
 
