@@ -76,7 +76,12 @@ def _on(host: str, actor: type) -> Any:
   import ray
   from ray.util import scheduling_strategies
 
-  there = scheduling_strategies.NodeAffinitySchedulingStrategy(host, soft=False)
-  # A caller may wait in one method while another is called.
-  options: Any = {'num_cpus': 0, 'max_concurrency': 8}
-  return ray.remote(scheduling_strategy=there, **options)(actor)
+  options: Any = {
+    'num_cpus': 0,
+    # A caller may wait in one method while another is called.
+    'max_concurrency': 8,
+    'scheduling_strategy': scheduling_strategies.NodeAffinitySchedulingStrategy(
+      host, soft=False
+    ),
+  }
+  return ray.remote(**options)(actor)

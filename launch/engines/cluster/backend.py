@@ -10,7 +10,6 @@ from typing import Any
 
 from launch import pulse
 from launch.engines import output
-from launch.engines import prepare
 from launch.engines import processes
 from launch.engines import supervision
 from launch.engines.cluster import actors
@@ -54,7 +53,6 @@ class Backend(processes.Backend):
 
   def __init__(
     self,
-    nodes: Sequence[prepare.PreparedNode],
     log_paths: Sequence[pathlib.Path],
     slots: Sequence[pulse.Slot],
     plan: dict[str, Any],
@@ -65,7 +63,6 @@ class Backend(processes.Backend):
     """Makes a backend; `with` starts the agent of this host.
 
     Args:
-      nodes: of the program.
       log_paths: their logs, which all hosts see.
       slots: agents send copies of these.
       plan: what agents are told, see host.py.
@@ -74,7 +71,7 @@ class Backend(processes.Backend):
       go_on: called while this host's agent starts; what it raises ends that.
     """
     super().__init__(log_paths, slots)
-    self._nodes, self._plan, self._needs = nodes, plan, needs
+    self._plan, self._needs = plan, needs
     self._on_asked, self._go_on = on_asked, go_on
     self._hosts: dict[str, _Host] = {}
     self._places: dict[int, _Place] = {}
@@ -85,7 +82,8 @@ class Backend(processes.Backend):
 
     self._names = actors.names()
     self._named = self._names.hold.remote()
-    here = self._host(ray.get_runtime_context().get_node_id())
+    self._here = ray.get_runtime_context().get_node_id()
+    here = self._host(self._here)
     deadline = time.monotonic() + _HERE_S
     while not ray.wait([here.call], timeout=_SLICE_S)[0]:
       self._go_on()
@@ -190,6 +188,11 @@ class Backend(processes.Backend):
     if answer is None or answer['gone']:
       why = answer['gone'] if answer else error
       del self._hosts[ray_id]
+      if ray_id == self._here:  # this process too finds servers by it
+        raise supervision.BackendLost(
+          f'the agent of this host was lost ({why}): start the run again, with '
+          '--resume=...'
+        )
       for index in [i for i, p in self._places.items() if p.host == ray_id]:
         # A host that never comes to run the node is a failure, and counts.
         ran = self._places[index].pid is not None

@@ -108,9 +108,7 @@ def _run(
       'credentials': dataclasses.astuple(tls.make()) if options.address else (),
       'plain': options.plain_replay,
     }
-    backend = backend_lib.Backend(
-      nodes, paths, slots, plan, needs, signals.ask, go_on
-    )
+    backend = backend_lib.Backend(paths, slots, plan, needs, signals.ask, go_on)
     watch = _Watch(slots, restarts.of(program))
     watch.waits = backend.waits
     kept = paths if run_dir else [None] * len(nodes)
@@ -197,14 +195,14 @@ def _ray(
 def _same_handlers() -> Iterator[None]:
   """Keeps this process's handlers of signals, of which Ray replaces some."""
   taken = (signal.SIGINT, signal.SIGTERM)
-  if threading.current_thread() is not threading.main_thread():
-    taken = ()
   before = [(number, signal.getsignal(number)) for number in taken]
   try:
     yield
   finally:
-    for number, handler in before:
-      signal.signal(number, handler)
+    # In another thread nobody could have replaced one.
+    if threading.current_thread() is threading.main_thread():
+      for number, handler in before:
+        signal.signal(number, handler)
 
 
 def _check_room(
@@ -236,8 +234,9 @@ def modules() -> dict[str, str]:
       continue
     where = [*(spec.submodule_search_locations or [spec.origin or ''])]
     path = pathlib.Path(where[0]).absolute()
-    installed = {'site-packages', 'dist-packages'} & {*path.parts}
-    installed = installed or path.is_relative_to(stdlib)
+    parts = {*path.parts}
+    installed = path.is_relative_to(stdlib) or 'dist-packages' in parts
+    installed = installed or 'site-packages' in parts
     if path.stem == name and path.exists() and not installed:
       found[name] = str(path)
   return found

@@ -6,7 +6,6 @@ import sys
 import types
 
 from launch import pulse
-from launch.engines import prepare
 from launch.engines.cluster import actors
 from launch.engines.cluster import backend as backend_lib
 
@@ -114,10 +113,6 @@ def play(monkeypatch):
   return made
 
 
-def node(name):
-  return prepare.PreparedNode(name, None, lambda: None, {})
-
-
 def news(messages=(), slots=None, gone='', asked=False):
   return {
     'place': '/p',
@@ -130,12 +125,11 @@ def news(messages=(), slots=None, gone='', asked=False):
 
 @contextlib.contextmanager
 def backend_on(cluster, directory, needs, asked=lambda: None):
-  """A backend with a node for each of those needs: actor/0, actor/1, ..."""
-  nodes = [node(f'actor/{index}') for index in range(len(needs))]
-  slots = pulse.Board(directory, len(nodes)).slots
-  logs = [directory / f'{index}.log' for index in range(len(nodes))]
+  """A backend with a node for each of those needs."""
+  slots = pulse.Board(directory, len(needs)).slots
+  logs = [directory / f'{index}.log' for index in range(len(needs))]
   made = backend_lib.Backend(
-    nodes, logs, slots, {'credentials': 'c'}, needs, asked, lambda: None
+    logs, slots, {'credentials': 'c'}, needs, asked, lambda: None
   )
 
   def answered():  # the agent of this host, for which the backend waits

@@ -138,6 +138,12 @@ def test_a_run_without_its_actor_of_names_ends(cluster, backend):
     backend.poll(0.0)
 
 
+def test_a_run_whose_launcher_has_lost_its_agent_ends(cluster, backend):
+  cluster.agents[0].last('poll').answer(news(gone='killed'))
+  with pytest.raises(supervision.BackendLost, match='--resume'):
+    backend.poll(0.0)
+
+
 def test_a_ray_that_is_gone_does_not_hide_how_the_run_ended(
   cluster, backend, monkeypatch, capsys
 ):
