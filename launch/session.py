@@ -112,7 +112,7 @@ def placed(
     asked.get('cluster', ()),
     asked.get('ray_plain_replay', False),
   )
-  engines.check_ray(options.address)
+  engines.check_ray()
   return engine, options
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 import contextlib
+import dataclasses
 import pathlib
-import subprocess
 from typing import Any
 
 from launch.engines.cluster import addresses
@@ -24,20 +24,19 @@ class Names:
   """The actor of names, in this process."""
 
   def __init__(self) -> None:
-    found: dict[str, Any] = {}
-    self.claim, self.find = _Remote(found.__setitem__), _Remote(found.get)
+    self.found: dict[str, Any] = {}
+    self.claim = _Remote(self.found.__setitem__)
+    self.find = _Remote(self.found.get)
 
 
 class Host(addresses.Addresses):
   """What an agent knows.
 
   Attributes:
-    process: the host's tunnel.
-    tunnel: client of it.
+    gate: of the host, 'IP:PORT'.
   """
 
-  process: subprocess.Popen
-  tunnel: Any
+  gate: str
 
   def _ask(self, call: Any) -> Any:
     return call
@@ -55,21 +54,16 @@ def make(
     plain: whether Reverb goes without the tunnels.
   """
   credentials, names = tls.make(), Names()
-  given = [credentials.authority, credentials.certificate, credentials.key]
+  plan = {'credentials': dataclasses.astuple(credentials), 'plain': plain}
   with contextlib.ExitStack() as stack:
     made: list[Host] = []
     for index in range(number):
       place = top / str(index)
       place.mkdir()
       ip = f'127.0.0.{index + 1}'
-      process, client = tunnel.start(place, ip, credentials)
-      stack.callback(process.wait)
-      assert process.stdin is not None
-      stack.callback(process.stdin.close)
-      found = Host(
-        names, f'id{index}', ip, place, client, plain, given, lambda: None
-      )
-      found.process, found.tunnel = process, client
-      stack.enter_context(server.serve(found, f'unix:{place / hosts.SOCKET}'))
-      made.append(found)
+      way = tunnel.Tunnel(ip, credentials)
+      host = Host(names, f'id{index}', ip, place, way, plan, lambda: None)
+      host.gate = way.gate
+      stack.enter_context(server.serve(host, f'unix:{place / hosts.SOCKET}'))
+      made.append(host)
     yield made

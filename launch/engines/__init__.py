@@ -1,7 +1,6 @@
 """Where a program runs: `engines.run(program, how)`."""
 
 import pathlib
-from typing import Any
 
 import launchpad as lp
 
@@ -10,22 +9,16 @@ from launch.engines import linux
 from launch.engines import processes
 from launch.engines import threads
 from launch.engines import zygote
-from launch.engines.cluster import engine as ray_engine
-from launch.engines.cluster.engine import Options
-from launch.engines.cluster.engine import check as check_ray
-from launch.engines.cluster.engine import check_program as check_on_ray
-from launch.engines.cluster.resources import Refused
+from launch.engines.cluster.options import Options
+from launch.engines.cluster.options import Refused
+from launch.engines.cluster.options import check as check_ray
+from launch.engines.cluster.options import check_program as check_on_ray
 from launch.engines.state import FAILED
 from launch.engines.state import OnTick
 from launch.engines.state import Outcome
 from launch.engines.state import RunState
 
-_ENGINES = {
-  'local_mt': threads.run,
-  'local_mp': processes.run,
-  'ray': ray_engine.run,
-}
-NAMES = tuple(_ENGINES)
+NAMES = ('local_mt', 'local_mp', 'ray')
 # Open files of the process that has most, with room to spare; measured with
 # Ape-X, IMPALA and gossip.
 _FILES = 40
@@ -82,10 +75,15 @@ def run(
     ValueError: unknown engine, or a program that cannot run, see `check`.
     Refused: a ValueError of Ray: it is missing, or cannot take the program.
   """
-  if how not in _ENGINES:
+  if how not in NAMES:
     raise ValueError(
       f'There is no engine {how!r}: choose from {", ".join(NAMES)}.'
     )
   check(program, how)
-  options: dict[str, Any] = {'options': ray} if how == 'ray' else {}
-  return _ENGINES[how](program, run_dir=run_dir, on_tick=on_tick, **options)
+  if how == 'ray':
+    # Here, so that other runs do not import Ray.
+    from launch.engines.cluster import engine
+
+    return engine.run(program, run_dir=run_dir, on_tick=on_tick, options=ray)
+  local = threads.run if how == 'local_mt' else processes.run
+  return local(program, run_dir=run_dir, on_tick=on_tick)

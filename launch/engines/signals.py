@@ -2,11 +2,15 @@
 
 import collections
 import mmap
+import os
 import signal
 import threading
 
 _TAKEN = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 _NOHUP = (signal.SIGHUP, signal.SIG_IGN)
+
+_registered = False
+_held = threading.local()
 
 
 class Signals:
@@ -35,6 +39,7 @@ class Signals:
     return bool(self._asked[0])
 
   def __enter__(self) -> 'Signals':
+    default_in_forks()
     # Python sets signal handlers only in the main thread.
     if threading.current_thread() is threading.main_thread():
       for number in _TAKEN:
@@ -53,3 +58,31 @@ class Signals:
 
   def _take(self, number: int, unused) -> None:
     self._came[number] += 1
+
+
+def default_in_forks() -> None:
+  """Has SIGTERM end what an environment forks, such as a pool of processes.
+
+  Those would otherwise have the handler of their node, which does not end them,
+  and `Pool.terminate` would wait for them for ever.
+  """
+  global _registered
+  if not _registered:
+    _registered = True
+    os.register_at_fork(
+      before=_hold, after_in_parent=_release, after_in_child=_default
+    )
+
+
+def _hold() -> None:
+  # Python forgets a signal that comes before its new process is set up.
+  _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _release() -> None:
+  signal.pthread_sigmask(signal.SIG_SETMASK, _held.mask)
+
+
+def _default() -> None:
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  _release()

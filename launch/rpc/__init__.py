@@ -10,12 +10,11 @@ sockets) or who has the run's certificate (TLS).
   serving   the socket and the threads behind it; connection.py is one of them
   codec     values <-> messages
   sockets   addresses, and who is at the other end
-  tls       the certificates of a run on several machines
+  tls       the certificate of a run on several machines
   directory where servers are, by name
 """
 
 from launch.rpc.client import Client
-from launch.rpc.client import near
 from launch.rpc.client import retry
 from launch.rpc.client import together
 from launch.rpc.errors import RemoteError
@@ -30,7 +29,6 @@ __all__ = [
   'Node',
   'RemoteError',
   'Unavailable',
-  'near',
   'retry',
   'together',
   'serve',

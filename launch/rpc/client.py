@@ -260,13 +260,6 @@ def together(
   return found
 
 
-def near(server: Any) -> Any:
-  """What serves `get_parameters` of a server, and is nearest to this node."""
-  if isinstance(server, Client) and isinstance(server._server, directory.Name):
-    return server._server.directory.near(server, server._server.name)
-  return server
-
-
 def retry(
   fn: Callable[[], T],
   connect_timeout_s: float = 60.0,

@@ -23,7 +23,7 @@ import random
 import socket
 import threading
 import time
-from typing import Any, Literal
+from typing import Literal
 import urllib.parse
 
 from launchpad import address as lp_address
@@ -61,14 +61,6 @@ class Directory(abc.ABC):
     `timeout_s` limits the look-up; None: as the directory does by itself. It
     raises Unknown if it fails, with the reason.
     """
-
-  def near(self, server: Any, name: str) -> Any:
-    """Returns the client to call for `get_parameters` of the server `name`.
-
-    That is `server`, its client, or one of a copy that is nearer to this node.
-    """
-    del name
-    return server
 
   @property
   def credentials(self) -> tls.Credentials | None:

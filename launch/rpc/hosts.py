@@ -9,8 +9,8 @@ tells each client which one to use.
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
-from typing import Any
 
 from launch.rpc import client
 from launch.rpc import directory
@@ -18,13 +18,11 @@ from launch.rpc import errors
 from launch.rpc import tls
 
 SOCKET = 'agent'  # in a run's directory on a host
-TUNNEL = 'tunnel'  # in the same directory, in a run on several hosts
 _TIMEOUT_S = 15.0
 
 # Global to the process, which has one run at a time: a pickled `Directory` must
 # find the agent of the host where it is unpickled.
 _agent: client.Client | None = None
-_tunnel = ''  # address of this host's tunnel
 _claimed: dict[str, str] = {}
 
 
@@ -50,16 +48,15 @@ class Directory(directory.Directory):
     if _agent is None:
       return None
     try:
-      return _agent.with_deadline(timeout_s or _TIMEOUT_S).find(name)
+      address = _agent.with_deadline(timeout_s or _TIMEOUT_S).find(name)
     except (errors.Unavailable, errors.RemoteError) as e:
       # The run is over, the agent is busy, or the agent's own call to the actor
       # that holds the names failed or timed out.
       said = str(e).splitlines()[0]
       raise directory.Unknown(f'it cannot be looked up ({said})') from e
-
-  def near(self, server: client.Client, name: str) -> Any:
-    several = _agent is not None and self.credentials is not None
-    return Near(name, server.timeout_s) if several else server
+    if address is not None and '://' not in address:
+      _without_proxy(address.rpartition(':')[0])
+    return address
 
   @property
   def credentials(self) -> tls.Credentials | None:
@@ -68,38 +65,26 @@ class Directory(directory.Directory):
 
 def found(place: pathlib.Path) -> None:
   """Connects this process to the agent in `place`, the run's directory here."""
-  global _agent, _tunnel
+  global _agent
   _agent = client.Client(f'unix:{place / SOCKET}', _TIMEOUT_S)
-  _tunnel = f'unix:{place / TUNNEL}'
   _claimed.clear()
-
-
-class Near:
-  """A client that reads a learner's parameters from this host's copy."""
-
-  def __init__(self, name: str, timeout_s: float):
-    self.address = name
-    self._tunnel = client.Client(_tunnel, timeout_s)
-
-  def with_deadline(self, timeout_s: float) -> Near:
-    return Near(self.address, timeout_s)
-
-  def get_parameters(self, have_version: int) -> dict[str, Any]:
-    """As the learner's own method, with the same errors."""
-    try:
-      return self._tunnel.parameters(self.address, have_version)
-    except errors.RemoteError as e:
-      if e.type_name != errors.Unavailable.__name__:
-        raise
-      raise errors.Unavailable(
-        self.address, 'get_parameters', True, e.message
-      ) from None
 
 
 def ask_to_stop(mark_as_completed: bool = False) -> None:
   """Implements lp.stop() in a node."""
   del mark_as_completed
   _here().ask_to_stop()
+
+
+def _without_proxy(host: str) -> None:
+  """Has Reverb's gRPC connect to a host of the run itself.
+
+  A proxy of the shell (http_proxy) is for other networks. gRPC reads the
+  variable when it makes a channel.
+  """
+  direct = os.environ.get('no_grpc_proxy') or os.environ.get('no_proxy') or ''
+  if host not in direct.split(','):
+    os.environ['no_grpc_proxy'] = f'{host},{direct}'.rstrip(',')
 
 
 def _here() -> client.Client:

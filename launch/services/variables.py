@@ -26,8 +26,7 @@ class Published:
   The version is the number of learner steps that made it.
 
   Attributes:
-    sent_bytes: of theta, to all who asked. Actors of another host ask together
-      (engines/cluster/copies.py), so that it grows with hosts there.
+    sent_bytes: of theta, to all who asked.
   """
 
   def __init__(self, layout: parameters.Layout):
@@ -90,7 +89,7 @@ class Follower:
     `learner` is a client of what serves `get_parameters(have_version)`. Acting
     waits for a newer copy than one of `max_age_s`.
     """
-    self._learner = rpc.near(learner).with_deadline(_DEADLINE_S)
+    self._learner = learner.with_deadline(_DEADLINE_S)
     self._layout = layout
     self._max_age_s = max_age_s
     self._should_stop = should_stop

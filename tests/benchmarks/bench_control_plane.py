@@ -215,7 +215,7 @@ def names_of_ray() -> dict[int, tuple[float, float, float]]:
     )
     found: dict[int, tuple[float, float, float]] = {}
     try:
-      actor: Any = actors.names().remote()
+      actor: Any = actors.names()
       ask = actor.__ray_call__.remote(lambda names: os.getpid())
       process = psutil.Process(ray.get(ask))
       before = process.memory_full_info().uss

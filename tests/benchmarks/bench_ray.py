@@ -28,7 +28,7 @@ import psutil
 
 sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 
-from launch.engines.cluster import addresses  # noqa: E402
+from launch.engines.cluster import tunnel  # noqa: E402
 from launch.rpc import directory  # noqa: E402
 from tests.benchmarks import bench_apex  # noqa: E402
 from tests.benchmarks import bench_impala  # noqa: E402
@@ -104,7 +104,7 @@ def _ray(files: pathlib.Path) -> Iterator[str]:
   Raises:
     RuntimeError: it did not start.
   """
-  taken = {*addresses.RAYS_PORTS}
+  taken = {*tunnel.RAYS_PORTS}
   port, for_clients = (directory.pick_port(taken) for _ in range(2))
   # Nobody else on this machine may give it work.
   secret = {'RAY_AUTH_MODE': 'token', 'RAY_AUTH_TOKEN': os.urandom(32).hex()}

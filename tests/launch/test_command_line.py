@@ -26,7 +26,7 @@ def places(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv('RAY_ADDRESS', raising=False)
   monkeypatch.setattr(engines, 'run', run)
-  monkeypatch.setattr(engines, 'check_ray', lambda address: None)
+  monkeypatch.setattr(engines, 'check_ray', lambda: None)
   monkeypatch.setattr(engines, 'check', lambda *unused: None)
   return found
 

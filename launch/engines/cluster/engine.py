@@ -1,15 +1,22 @@
-"""Runs a program on Ray: a local one, or a cluster that is there."""
+"""Joins Ray, and runs a program on its hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
+import importlib.machinery
+import importlib.metadata
+import math
 import os
 import pathlib
-import shutil
+import platform
+import signal
 import sys
-import time
+import sysconfig
+import threading
+from typing import Any
+import warnings
 
 import launchpad as lp
 
@@ -25,80 +32,20 @@ from launch.engines import state as state_lib
 from launch.engines import supervision
 from launch.engines import watch as watch_lib
 from launch.engines.cluster import backend as backend_lib
-from launch.engines.cluster import code
 from launch.engines.cluster import forkserver
-from launch.engines.cluster import host
-from launch.engines.cluster import join
-from launch.engines.cluster import reach
-from launch.engines.cluster import resources
-from launch.engines.cluster import store as store_lib
-from launch.engines.cluster.resources import Refused
+from launch.engines.cluster import options as options_lib
 from launch.rpc import hosts
 from launch.rpc import tls
 
-_HERE_S = 60.0  # for the agent of this host to start
-_SLICE_S = 0.2  # between two looks at signals, of a wait
+_STORE_BYTES = 80 << 20  # of a local Ray's objects: no experience is in there
+_EXCLUDED = ('__pycache__', '*.pyc')  # of what is sent to hosts
+# Variables of nodes that are the launcher's and not the host's: Ray sets some
+# for its own processes.
+_OURS = ('OMP_', 'OPENBLAS_', 'MKL_', 'TF_', 'XLA_', 'MUJOCO_', 'GRPC_')
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-  """How to run on Ray.
-
-  Attributes:
-    address: of a cluster, 'HOST:PORT' or 'auto' (of this host); 'local' starts
-      a Ray of its own on this machine, for this run. What is not said ('') is
-      what RAY_ADDRESS says, or else 'local'. Here a local one is ''.
-    resources: what nodes ask for, see resources.py.
-    plain_replay: whether Reverb goes from host to host unencrypted, without
-      the tunnel; its clients then do not find a server that moved.
-  """
-
-  address: str = ''
-  resources: Sequence[str] = ()
-  plain_replay: bool = False
-
-  def __post_init__(self):
-    object.__setattr__(self, 'address', reach.resolve(self.address))
-    resources.parse(self.resources)
-
-
-def check(address: str = '') -> None:
-  """Refuses where there is no Ray; `address` is that of `Options`."""
-  if address:
-    reach.complete(address)
-  if not address and 'ray' not in sys.modules:
-    # One that is started here takes orders from this process alone. Ray reads
-    # it when it is imported.
-    os.environ.setdefault('RAY_AUTH_MODE', 'token')
-    os.environ.setdefault('RAY_AUTH_TOKEN', os.urandom(32).hex())
-  try:
-    join.load()
-  except ImportError as e:
-    raise Refused(
-      f'--lp_launch_type=ray needs Ray, which this Python has not got ({e}): '
-      'make environment installs it; or pip install ray==2.55.1.'
-    ) from e
-
-
-def check_program(
-  program: lp.Program, options: Options
-) -> list[resources.Needs]:
-  """Refuses what can be seen before anything is started or written.
-
-  Returns what each node asks for.
-  """
-  check(options.address)
-  if options.address:
-    reach.listens(options.address)
-    if shutil.which('openssl') is None:
-      raise Refused(
-        'A run on several hosts has certificates of its own, and the command '
-        'openssl, which makes them, is not here: `apt-get install openssl`, or '
-        'leave --ray_address out for a Ray on this machine.'
-      )
-  said = resources.parse(options.resources)
-  of_group = resources.of_groups(list(program.groups), said)
-  return [of_group[k] for k, nodes in program.groups.items() for _ in nodes]
+class _Stopped(Exception):
+  """A signal came before a node was started."""
 
 
 def run(
@@ -106,157 +53,199 @@ def run(
   *,
   run_dir: pathlib.Path | None = None,
   on_tick: state_lib.OnTick | None = None,
-  options: Options | None = None,
+  options: options_lib.Options | None = None,
 ) -> state_lib.Outcome:
   """Runs a program with one process per node on Ray; see engines.run."""
-  options = options or Options()
-  needs = check_program(program, options)
-  signals = signals_lib.Signals()
-  try:
-    # Before anything is started: Ray takes its time.
-    with signals:
+  options = options or options_lib.Options()
+  needs = options_lib.check_program(program, options)
+  with signals_lib.Signals() as signals:
+    try:
       return _run(program, run_dir, on_tick, options, needs, signals)
-  except join.BrokenOff:
-    return _broken_off(program, signals, on_tick)
+    except _Stopped:
+      code, reason = state_lib.INTERRUPTED, 'interrupted'
+      if not signals.interrupts:
+        code, reason = state_lib.TERMINATED, 'terminated (SIGTERM)'
+      nodes = [
+        state_lib.NodeState(name, state='stopped')
+        for name in graph.nodes(program)
+      ]
+      if on_tick is not None:
+        on_tick(state_lib.RunState(nodes, stopping=True, reason=reason))
+      return state_lib.Outcome(code, reason, nodes)
 
 
 def _run(
   program: lp.Program,
   run_dir: pathlib.Path | None,
   on_tick: state_lib.OnTick | None,
-  options: Options,
-  needs: Sequence[resources.Needs],
+  options: options_lib.Options,
+  needs: Sequence[options_lib.Needs],
   signals: signals_lib.Signals,
 ) -> state_lib.Outcome:
-  import ray
-
   def go_on() -> None:
     if signals.terminated or signals.interrupts:
-      raise join.BrokenOff
+      raise _Stopped
 
   with contextlib.ExitStack() as stack:
     scratch = stack.enter_context(scratch_lib.Scratch())
-    stack.enter_context(join.ray_at(options.address, needs, go_on))
-    go_on()
-    address = ray.get_runtime_context().gcs_address
-    store = stack.enter_context(store_lib.Store(address))
+    sent = modules() if options.address else {}
+    stack.enter_context(_ray(options.address, needs, [*sent.values()], go_on))
     nodes = prepare.prepare(program, hosts.Directory(), hosts.ask_to_stop)
-    names = [node.name for node in nodes]
-    there = [node['Resources'] for node in ray.nodes() if node['Alive']]
-    waits = resources.check(dict(zip(names, needs)), there)
-    if waits:
-      output.warn(f'note: {waits}: some wait for another host.')
-    # The agents' processes have another working directory.
+    _check_room([node.name for node in nodes], needs)
     paths = processes.log_paths(nodes, (run_dir or scratch).resolve())
+    slots = pulse.Board(scratch, len(nodes)).slots
+    plan = {
+      'run': scratch.name,  # by which nodes know their run, on all hosts
+      'family': forkserver.dumps(nodes, paths),
+      'num_nodes': len(nodes),
+      'logs': str(paths[0].parent),
+      'versions': versions(sent) if options.address else {},
+      'environment': {
+        k: v for k, v in os.environ.items() if k.startswith(_OURS)
+      },
+      # A Ray of this machine finds modules where this process does.
+      'path': [] if options.address else sys.path,
+      'credentials': dataclasses.astuple(tls.make()) if options.address else (),
+      'plain': options.plain_replay,
+    }
+    backend = backend_lib.Backend(paths, slots, plan, needs, signals.ask, go_on)
+    watch = _Watch(slots, restarts.of(program))
+    watch.waits = backend.waits
     kept = paths if run_dir else [None] * len(nodes)
-    board = pulse.Board(scratch, len(nodes))
-    token = stack.enter_context(_token(run_dir or scratch))
-    plan = host.Plan(
-      run=scratch.name,
-      num_nodes=len(nodes),
-      family=forkserver.dumps(nodes, paths),
-      token=token,
-      code=code.version(),
-      environment=host.environment(),
-      credentials=(
-        dataclasses.astuple(tls.make()) if options.address else None
-      ),
-      plain=options.plain_replay,
-      launcher=0 if options.address else os.getpid(),
-    )
-    backend = backend_lib.Backend(
-      nodes, paths, board.slots, plan, needs, signals.ask, store
-    )
-    watch = _Watch(board.slots, restarts.of(program))
-    watch.waits, watch.store = backend.waits, store
-    watch.then = _then(options.address, run_dir)
     with backend:
-      _check_this_host(backend, store, go_on)
       return supervision.Supervisor(
         backend, nodes, kept, signals, on_tick, watch
       ).run()
 
 
-def _broken_off(
-  program: lp.Program,
-  signals: signals_lib.Signals,
-  on_tick: state_lib.OnTick | None,
-) -> state_lib.Outcome:
-  """The end of a run that a signal ended before its nodes were started."""
-  nodes = [
-    state_lib.NodeState(name, state='stopped') for name in graph.nodes(program)
-  ]
-  code, reason = state_lib.INTERRUPTED, 'interrupted'
-  if signals.terminated:
-    code, reason = state_lib.TERMINATED, 'terminated (SIGTERM)'
-  if on_tick is not None:
-    on_tick(state_lib.RunState(nodes, stopping=True, reason=reason))
-  return state_lib.Outcome(code, reason, nodes)
-
-
 class _Watch(watch_lib.Watch):
   """For nodes of which some may have no place yet."""
 
-  # Whether one has waited for its place for less than it may.
-  waits: Callable[[], bool]
-  store: store_lib.Store
-  then: str  # what to do when that is lost
+  waits: Callable[[], bool]  # whether one waits for its place, and may
 
   def look(self, nodes: Sequence[state_lib.NodeState]) -> list[tuple[int, str]]:
     silent = super().look(nodes)
-    if self._still_s and self.waits():
+    if self.waits():
       self.excuse()
     return silent
 
-  def stalled(self, nodes: Sequence[state_lib.NodeState]) -> str:
-    lost = self.store.lost()
-    return f'{lost}. {self.then}' if lost else super().stalled(nodes)
 
+@contextlib.contextmanager
+def _ray(
+  address: str,
+  needs: Sequence[options_lib.Needs],
+  sent: Sequence[str],
+  go_on: Callable[[], None],
+) -> Iterator[None]:
+  """Ray, joined or started, and left again.
 
-def _then(address: str, run_dir: pathlib.Path | None) -> str:
-  """What to do after Ray was lost."""
-  how = f'--resume={run_dir}' if run_dir else 'the same command'
-  if address:
-    return f'Start Ray again, and then the run with {how}'
-  return f'Start the run again with {how}'
+  Args:
+    address: of a cluster; '' for a Ray of this run alone.
+    needs: what nodes ask for.
+    sent: files and directories to send to all hosts.
+    go_on: raises _Stopped where the run is to end.
+  """
+  os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
+  with contextlib.ExitStack() as stack:
+    if address:
+      # A user's module may be on a list of what Git leaves out.
+      os.environ.setdefault('RAY_RUNTIME_ENV_IGNORE_GITIGNORE', '1')
+      asked: dict[str, Any] = {
+        'address': address,
+        'runtime_env': {'py_modules': sent, 'excludes': list(_EXCLUDED)},
+      }
+    else:
+      if 'ray' not in sys.modules:  # which reads it when it is imported
+        os.environ.setdefault('RAY_AUTH_MODE', 'token')
+        os.environ.setdefault('RAY_AUTH_TOKEN', os.urandom(32).hex())
+      # Not below TMPDIR: names of Ray's sockets, in it, must be short.
+      files = stack.enter_context(scratch_lib.Scratch(where='/tmp'))
+      os.environ['RAY_TMPDIR'] = str(files)
+      stack.callback(os.environ.pop, 'RAY_TMPDIR')
+      total = sum(need.get('CPU', 0.0) for need in needs)
+      asked = {
+        'address': 'local',  # else RAY_ADDRESS would be it
+        'num_cpus': max(math.ceil(total), os.cpu_count() or 1),
+        'include_dashboard': False,
+        'object_store_memory': _STORE_BYTES,
+        '_node_ip_address': '127.0.0.1',  # no port is open to other machines
+      }
+    output.say(
+      f'ray: joins {address}' if address else 'ray: starts a local Ray'
+    )
+    import ray
+
+    stack.callback(ray.shutdown)
+    try:
+      with warnings.catch_warnings(), _same_handlers():
+        # Of what GPUs a node without any will see in a later version.
+        warnings.simplefilter('ignore', FutureWarning)
+        ray.init(log_to_driver=False, configure_logging=False, **asked)
+    except SystemExit as e:  # raised by Ray's handler of SIGTERM
+      raise _Stopped from e
+    except Exception as e:  # Ray raises what it likes, also a bare Exception
+      go_on()  # A signal to the whole group ends Ray's own processes first.
+      where = f' at {address}' if address else ''
+      raise options_lib.Refused(f'Ray{where}: {type(e).__name__}: {e}') from e
+    go_on()
+    yield
 
 
 @contextlib.contextmanager
-def _token(directory: pathlib.Path) -> Iterator[tuple[str, str]]:
-  """A file by which other hosts know that they see this directory."""
-  path = directory.resolve() / '.seen_by_all_hosts'
-  text = os.urandom(16).hex()
-  path.write_text(text, encoding='utf-8')
+def _same_handlers() -> Iterator[None]:
+  """Keeps this process's handlers of signals, of which Ray replaces some."""
+  taken = (signal.SIGINT, signal.SIGTERM)
+  before = [(number, signal.getsignal(number)) for number in taken]
   try:
-    yield str(path), text
+    yield
   finally:
-    path.unlink(missing_ok=True)
+    # In another thread nobody could have replaced one.
+    if threading.current_thread() is threading.main_thread():
+      for number, handler in before:
+        signal.signal(number, handler)
 
 
-def _check_this_host(
-  backend: backend_lib.Backend,
-  store: store_lib.Store,
-  go_on: Callable[[], None],
+def _check_room(
+  names: Sequence[str], needs: Sequence[options_lib.Needs]
 ) -> None:
-  """Waits for the agent of this host; Refused if it cannot run nodes."""
+  """Refuses a node that no host could ever hold: Ray would wait for ever."""
   import ray
 
-  here = backend.host_of(ray.get_runtime_context().get_node_id())
-  deadline = time.monotonic() + _HERE_S
-  while not ray.wait([here.call], timeout=_SLICE_S)[0]:
-    go_on()
-    if store.lost():
-      raise Refused(f'{store.lost()}. Try again.')
-    if time.monotonic() > deadline:
-      raise Refused(
-        f'The agent of this host did not start within {_HERE_S:g} s: is the '
-        'machine busy, or the disk of the project slow? Try again.'
+  there = [node['Resources'] for node in ray.nodes() if node['Alive']]
+  for name, need in zip(names, needs, strict=True):
+    if not any(all(h.get(k, 0) >= v for k, v in need.items()) for h in there):
+      raise options_lib.Refused(
+        f'No host of this Ray has what {name} asks for: '
+        f'{options_lib.words(need)}. See `ray status`, or ask for less '
+        '(--cluster).'
       )
-  try:
-    described = ray.get(here.call)
-  except ray.exceptions.RayError as e:
-    raise Refused(
-      f'The agent of this host did not start: {supervision.gist(str(e))}'
-    ) from e
-  if described['problem']:
-    raise Refused(f'This host cannot run nodes: {described["problem"]}.')
+
+
+def modules() -> dict[str, str]:
+  """The modules that this process has imported and that no package installed.
+
+  They are the project's and the user's: name to file or directory.
+  """
+  stdlib = sysconfig.get_path('stdlib')
+  found = {}
+  for name, module in list(sys.modules.items()):
+    spec = getattr(module, '__spec__', None)
+    if '.' in name or not isinstance(spec, importlib.machinery.ModuleSpec):
+      continue
+    where = [*(spec.submodule_search_locations or [spec.origin or ''])]
+    path = pathlib.Path(where[0]).absolute()
+    parts = {*path.parts}
+    installed = path.is_relative_to(stdlib) or 'dist-packages' in parts
+    installed = installed or 'site-packages' in parts
+    if path.stem == name and path.exists() and not installed:
+      found[name] = str(path)
+  return found
+
+
+def versions(sent: dict[str, str]) -> dict[str, str]:
+  """Of Python and the installed packages that this process has imported."""
+  found = {'Python': platform.python_version()}
+  for module, names in importlib.metadata.packages_distributions().items():
+    if module in sys.modules and module not in sent:
+      found |= {name: importlib.metadata.version(name) for name in names}
+  return found

@@ -1,127 +1,83 @@
-"""What a host has one of: ways to Reverb on other hosts, copies of parameters.
+"""Carries Reverb from host to host, inside TLS.
 
     client -> 127.0.0.1:ENTRY -> TLS -> the other host's gate -> 127.0.0.1:PORT
 
 Reverb's clients keep the address that they were given, and know no TLS. An
 entry is that address: it stays the same when the server comes back on another
-host, as each connection asks anew where the server is. Parameters of a learner
-come here once for all actors of the host (copies.py).
-
-It is a process of its own, which ends when its standard input does, and so with
-the agent.
+host, as each connection asks anew where the server is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
-import dataclasses
-import json
-import os
-import pathlib
 import socket
-import subprocess
 import sys
 import threading
-import traceback
 from typing import Any
 
-from launch.engines.cluster import addresses
-from launch.engines.cluster import copies
-from launch.rpc import client
 from launch.rpc import directory
-from launch.rpc import hosts
-from launch.rpc import server
 from launch.rpc import sockets
 from launch.rpc import tls
 
-COMMAND = f'from {__name__} import main; main()'  # of `python -c`
+RAYS_PORTS = range(10_000, 20_000)  # for its clients and workers, by default
 _CHUNK_BYTES = 1 << 18
 _CONNECT_S = 5.0
-_START_S = 30.0
-# Until a learner's answer begins; less than who asks waits for it (copies.py).
-_PARAMETERS_S = 1.5
 
-
-def start(
-  place: pathlib.Path, ip: str, credentials: tls.Credentials
-) -> tuple[subprocess.Popen, client.Client]:
-  """Starts the tunnel of this host; returns it, and what calls it."""
-  own = {**os.environ}
-  own['PYTHONPATH'] = os.pathsep.join(path for path in sys.path if path)
-  with (place / 'tunnel.log').open('wb') as log:
-    process = subprocess.Popen(
-      [sys.executable, '-c', COMMAND, ip],
-      stdin=subprocess.PIPE,
-      stdout=log,
-      stderr=log,
-      env=own,
-      start_new_session=True,
-    )
-  plan = [str(place), *dataclasses.astuple(credentials)]
-  assert process.stdin is not None
-  process.stdin.write(json.dumps(plan).encode() + b'\n')
-  process.stdin.flush()
-  return process, client.Client(f'unix:{place / hosts.TUNNEL}', _START_S)
+# Where a server is: 'gate' of its host and 'here', its address there.
+Find = Callable[[str], dict[str, Any] | None]
 
 
 class Tunnel:
-  """Lives in a process of its own; serves the agent and nodes of this host."""
+  """The entries and the gate of one host, in a thread of its own."""
 
-  serves = ('gate', 'entry', 'parameters')
+  def __init__(self, ip: str, credentials: tls.Credentials):
+    """Listens at the gate, an address of this host that others reach.
 
-  def __init__(
-    self, place: pathlib.Path, ip: str, credentials: tls.Credentials
-  ):
-    self._ip = ip
-    self._agent = client.Client(f'unix:{place / hosts.SOCKET}', _CONNECT_S)
-    self._to_gate = credentials.client_context()
-    self._at_gate = credentials.server_context()
+    Raises:
+      OSError: `ip` is no address of this host.
+    """
+    self._credentials = credentials
     self._loop = asyncio.new_event_loop()
     self._entries: dict[str, int] = {}
     self._lock = threading.Lock()
-    self._port = directory.pick_port({*addresses.RAYS_PORTS})
-    found = hosts.Directory(place)
-    self._copies = copies.Copies(
-      lambda name: client.Client(directory.Name(name, found), _PARAMETERS_S)
-    )
+    port = directory.pick_port({*RAYS_PORTS})
+    family = socket.AF_INET6 if ':' in ip else socket.AF_INET
+    self._listener = socket.create_server((ip, port), family=family)
+    self.gate = f'{ip}:{port}'  # of this host
 
-  def run(self) -> None:
-    # An address that cannot be had ends this process, and so is heard of.
-    self._loop.run_until_complete(
+  def start(self, find: Find) -> None:
+    """Takes connections; `find` tells where a server is."""
+    self._find = find
+    threading.Thread(target=self._loop.run_forever, daemon=True).start()
+    self._run(
       asyncio.start_server(
         self._from_outside,
-        self._ip,
-        self._port,
-        ssl=self._at_gate,
+        sock=self._listener,
+        ssl=self._credentials.server_context(),
         ssl_handshake_timeout=_CONNECT_S,
       )
     )
-    self._loop.run_forever()
-
-  def gate(self) -> str:
-    """Where other hosts connect to: 'IP:PORT'."""
-    return f'{self._ip}:{self._port}'
 
   def entry(self, name: str) -> int:
     """The port of this host at which a server of any host is reached."""
     with self._lock:
       if name not in self._entries:
         listener = socket.create_server(('127.0.0.1', 0))
-        accept = asyncio.start_server(
-          lambda r, w: self._from_here(name, r, w), sock=listener
+        self._run(
+          asyncio.start_server(
+            lambda r, w: self._from_here(name, r, w), sock=listener
+          )
         )
-        asyncio.run_coroutine_threadsafe(accept, self._loop).result()
         self._entries[name] = listener.getsockname()[1]
       return self._entries[name]
 
-  def parameters(self, name: str, have_version: int) -> dict[str, Any]:
-    """As `get_parameters` of that server, with other nodes' answers."""
-    return self._copies.get(name, have_version)
+  def _run(self, what: Any) -> None:
+    asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
   async def _ask(self, name: str) -> dict[str, Any] | None:
-    return await self._loop.run_in_executor(None, self._agent.place, name)
+    return await self._loop.run_in_executor(None, self._find, name)
 
   async def _from_here(
     self,
@@ -134,11 +90,12 @@ class Tunnel:
       place = await self._ask(name)
       if place is None:
         return
-      if place['gate'] == self.gate():
-        there = await _connect('127.0.0.1', place['port'])
+      if place['gate'] == self.gate:
+        there = await _connect(place['here'])
       else:
-        host, port = place['gate'].rsplit(':', 1)
-        there = await _connect(host, int(port), self._to_gate)
+        there = await _connect(
+          place['gate'], self._credentials.client_context()
+        )
         there[1].write(f'{name}\n'.encode())
       await _carry((reader, writer), there)
 
@@ -147,26 +104,21 @@ class Tunnel:
   ) -> None:
     """A host of this run: on to a server here."""
     with _ending(writer, 'a connection from outside'):
-      _tune(writer)
+      sockets.tune(writer.get_extra_info('socket'))
       line = await asyncio.wait_for(reader.readline(), _CONNECT_S)
       place = await self._ask(line.decode().rstrip('\n'))
-      if place is None or place['gate'] != self.gate():
+      if place is None or place['gate'] != self.gate:
         return  # it is somewhere else by now
-      there = await _connect('127.0.0.1', place['port'])
+      there = await _connect(place['here'])
       await _carry(there, (reader, writer))
 
 
-async def _connect(host: str, port: int, context: Any = None) -> Any:
-  connection = asyncio.open_connection(host, port, ssl=context)
+async def _connect(address: str, context: Any = None) -> Any:
+  host, port = address.rsplit(':', 1)
+  connection = asyncio.open_connection(host, int(port), ssl=context)
   reader, writer = await asyncio.wait_for(connection, _CONNECT_S)
-  _tune(writer)
+  sockets.tune(writer.get_extra_info('socket'))
   return reader, writer
-
-
-def _tune(writer: asyncio.StreamWriter) -> None:
-  plain = writer.get_extra_info('socket')
-  if plain is not None:
-    sockets.tune(plain)
 
 
 async def _carry(here: Any, there: Any) -> None:
@@ -193,37 +145,12 @@ async def _copy(
       await writer.drain()
 
 
-_said: set[str] = set()
-
-
 @contextlib.contextmanager
 def _ending(writer: asyncio.StreamWriter, what: str) -> Iterator[None]:
-  """Closes a connection in the end; says what went wrong, each thing once."""
+  """Closes a connection in the end; says what went wrong."""
   try:
     yield
   except Exception as e:  # whatever it is, the client tries again
-    said = f'{what}: {type(e).__name__}: {e}'
-    if said not in _said and len(_said) < 100:
-      _said.add(said)
-      print(said, file=sys.stderr, flush=True)
+    print(f'{what}: {type(e).__name__}: {e}', file=sys.stderr, flush=True)
   finally:
     writer.close()
-
-
-def _end_with_input() -> None:
-  sys.stdin.buffer.read()
-  os._exit(0)
-
-
-def main() -> None:
-  where, *credentials = json.loads(sys.stdin.buffer.readline())
-  place = pathlib.Path(where)
-  tunnel = Tunnel(place, sys.argv[1], tls.Credentials(*credentials))
-  threading.Thread(target=_end_with_input, daemon=True).start()
-  with server.serve(tunnel, f'unix:{place / hosts.TUNNEL}'):
-    try:
-      tunnel.run()
-    except BaseException:
-      traceback.print_exc()
-    # No interpreter shutdown: a thread is reading, and Python would abort.
-    os._exit(1)

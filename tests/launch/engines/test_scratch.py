@@ -3,10 +3,7 @@
 import fcntl
 import os
 
-import pytest
-
 from launch.engines import scratch
-from launch.engines.cluster import join
 
 
 def is_cleaned(path):
@@ -21,10 +18,9 @@ def is_cleaned(path):
     os.close(found)
 
 
-@pytest.mark.parametrize('make', [scratch.Scratch, join._directory])
-def test_what_a_run_needs_is_not_cleaned_up_while_it_lasts(make, tmp_path):
+def test_what_a_run_needs_is_not_cleaned_up_while_it_lasts(tmp_path):
   assert is_cleaned(tmp_path)
-  with make() as path:
+  with scratch.Scratch() as path:
     assert not is_cleaned(path)
   assert not os.path.exists(path)
 
