@@ -46,7 +46,6 @@ class Spec:
     name: gymnasium id, with options for Atari (`atari.py`).
     observation_shape: shape of one observation.
     num_actions: number of discrete actions, None if actions are continuous.
-    action_start: what the environment calls the first of discrete actions.
     action_shape: shape of one action; () if actions are discrete.
     action_minimum: lower bounds, flat, in the environment's own units; None if
       actions are discrete. Agents use [-1, 1] all the same.
@@ -54,18 +53,19 @@ class Spec:
     max_episode_steps: environment steps until truncation, None if unlimited.
     observation_dtype: 'uint8' for images that come as bytes, else 'float32'.
     observation_maximum: largest number in an observation; None if unbounded.
+    action_start: what the environment calls the first of discrete actions.
   """
 
   name: str
   observation_shape: tuple[int, ...]
   num_actions: int | None
-  action_start: int = 0
   action_shape: tuple[int, ...] = ()
   action_minimum: tuple[float, ...] | None = None
   action_maximum: tuple[float, ...] | None = None
   max_episode_steps: int | None = None
   observation_dtype: str = 'float32'
   observation_maximum: float | None = None
+  action_start: int = 0
 
   @property
   def discrete(self) -> bool:
@@ -348,7 +348,7 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
       f'there is nothing to see. Give one that is wrapped, with at least one '
       f'number, which may be constant. {_PAGE}'
     )
-  if observation_space.dtype.kind in 'iu':
+  if np.dtype(observation_space.dtype).kind in 'iu':
     bounds = observation_space.low.min(), observation_space.high.max()
     if max(abs(int(bound)) for bound in bounds) > _EXACT:
       print(

@@ -420,7 +420,8 @@ class RemotePolicy:
     seed = [self._seed, self._runs] if self._runs else self._seed
     self._retry(lambda: self._join(seed))
     self._runs += 1
-    self._step, self._ended = -1, None
+    self._step = -1
+    self._ended: np.ndarray | None = None
 
   def fetch(self) -> bool:
     """Returns False: the server fetches the parameters."""

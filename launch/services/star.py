@@ -166,7 +166,8 @@ class Star:
       if self._directory is None or not self._changed:
         return
       self._changed = False
-      arrays, star = self._rules.save(), self._rules.star
+      arrays: dict[str, Any] = self._rules.save()
+      star = self._rules.star
       version, r_star = self._rules.version, self._rules.r_star
     what = 'the checkpoint of theta_star'
     with pulse.survives(what), pulse.busy(what):

@@ -7,7 +7,7 @@ class Always(cartpole.CartPoleEnv):
   """Each reward is 1e30."""
 
   max_episode_steps = 500
-  first = None  # steps with such rewards; None: all
+  first: int | None = None  # steps with such rewards; None: all
 
   def __init__(self):
     super().__init__()

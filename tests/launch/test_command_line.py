@@ -97,7 +97,7 @@ class _Caller:
     (
       {'engine': 'ray', 'ray_address': '10.0.0.6'},
       {},
-      ('ray', ('10.0.0.6', [], False)),
+      ('ray', ('10.0.0.6:6379', [], False)),
     ),
     (
       {'engine': 'ray', 'cluster': 'worker:cpus=2'},
