@@ -235,11 +235,9 @@ def test_every_command_of_the_docs_with_this_environment_can_be_run(modules):
   assert found.count('run') > 4 and found.count('sweep') == 2
 
 
-def test_an_unroll_that_is_longer_than_an_episode_names_one_that_fits(modules):
-  task = {'environment': 'my_env:Corridor'}
-  with pytest.raises(ValueError, match='at most 50, for instance 32'):
-    cell.resolve('ppo', overrides=task).build()
-  cell.resolve('ppo', overrides={**task, 'agent.unroll_length': '32'}).build()
+def test_an_unroll_may_be_longer_than_an_episode(modules):
+  found = cell.resolve('ppo', overrides={'environment': 'my_env:Corridor'})
+  assert found.build().groups
 
 
 @pytest.mark.long
