@@ -57,7 +57,7 @@ class Watched:
       self._handlers = {
         number: signal.getsignal(number) for number in signal.valid_signals()
       }
-    self._kept = _descendants().keys()
+    self._kept = {child.pid for child in psutil.Process().children()}
     _adopt_orphans(True)
     self._watch = threading.Thread(target=self._look, daemon=True)
     self._watch.start()
@@ -109,27 +109,29 @@ def _adopt_orphans(on: bool) -> None:
   ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
-def _descendants() -> dict[int, psutil.Process]:
-  """Living processes that this one started, by pid, without Python's own."""
-  found = {}
-  for process in psutil.Process().children(recursive=True):
+def _descendants(kept: Collection[int]) -> list[psutil.Process]:
+  """Living processes below children other than `kept`, without Python's own.
+
+  What a kept child starts meanwhile is its own.
+  """
+  found = []
+  for child in psutil.Process().children():
+    if child.pid in kept:
+      continue
     with contextlib.suppress(psutil.Error):
-      command = ' '.join(process.cmdline())
-      if process.status() != psutil.STATUS_ZOMBIE:
-        if not any(name in command for name in _HELPERS):
-          found[process.pid] = process
+      for process in (child, *child.children(recursive=True)):
+        command = ' '.join(process.cmdline())
+        if process.status() != psutil.STATUS_ZOMBIE:
+          if not any(name in command for name in _HELPERS):
+            found.append(process)
   return found
 
 
 def _end_all_but(kept: Collection[int]) -> None:
-  """Waits for descendants that are ending, and kills those that stay."""
-
-  def others() -> list[psutil.Process]:
-    return [x for pid, x in _descendants().items() if pid not in kept]
-
-  psutil.wait_procs(others(), timeout=_ENDS_S)
+  """Waits for new descendants that are ending, and kills those that stay."""
+  psutil.wait_procs(_descendants(kept), timeout=_ENDS_S)
   # Again, as one may have started another meanwhile.
-  while left := others():
+  while left := _descendants(kept):
     for process in left:
       with contextlib.suppress(psutil.NoSuchProcess):
         process.kill()

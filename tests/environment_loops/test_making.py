@@ -6,12 +6,14 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
 
 import gymnasium
 from gymnasium.envs.classic_control import cartpole
+import psutil
 import pytest
 
 from environment_loops import building
@@ -75,6 +77,34 @@ def test_what_concerns_all_of_the_process_is_undone(
       building.build(name).close()
     assert pathlib.Path.cwd() == tmp_path
     assert signal.getsignal(signal.SIGCHLD) == before
+
+
+# Starts a process for each line that it reads, and says its pid.
+STARTS = """
+import subprocess, sys
+for line in sys.stdin:
+  print(subprocess.Popen(['sleep', '600']).pid, flush=True)
+"""
+
+
+def test_only_what_was_started_inside_is_killed():
+  with subprocess.Popen(
+    [sys.executable, '-c', STARTS],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+    bufsize=1,
+  ) as other:
+    with making.Watched('Any-v0'):
+      other.stdin.write('go\n')
+      theirs = psutil.Process(int(other.stdout.readline()))
+      ours = subprocess.Popen(['sleep', '600'])
+    try:
+      ours.wait(timeout=60)
+      assert theirs.is_running()
+    finally:
+      theirs.kill()
+      other.stdin.close()
 
 
 def test_steps_are_counted_while_it_moves(monkeypatch, capfd):
