@@ -144,7 +144,7 @@ class Reporter:
     try:
       counter.hold(self.node, float(seconds))
     except _ERRORS as e:
-      _logger.warning('The counter does not wait for %s: %s', self.node, e)
+      self._fail(e)
 
   def steps_done(self, should_stop: Callable[[], bool] = lambda: False) -> int:
     """Actor steps that this node had reported before it was restarted.

@@ -38,14 +38,11 @@ def last_wait(snapshot: Mapping[str, Any], nodes: Sequence[Any]) -> str:
   """Whom a run that is over waits for, or ''."""
   # A snapshot is older than the nodes' states, and its counter may be gone.
   over = [n.name for n in nodes if n.state in ('finished', 'stopped', 'failed')]
-  held = {
-    k: v for k, v in (snapshot.get('held') or {}).items() if k not in over
-  }
+  held = [name for name in snapshot.get('held') or () if name not in over]
   if not (held and snapshot.get('finished')):
     return ''
   why = snapshot.get('reason') or 'the run is over'
-  longest_s = max(held.values())
-  return f'{why}; waiting for {", ".join(held)}, {longest_s:.0f} s at most'
+  return f'{why}; waiting for {", ".join(held)}'
 
 
 def notice(node: Any, snapshot: Mapping[str, Any] | None) -> str:

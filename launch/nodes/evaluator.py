@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import dataclasses
 import logging
+import math
 import os
 import queue
 import threading
@@ -25,7 +26,12 @@ _WAIT_S = 0.1
 _JOIN_S = 1.0
 _LOOK_S = 0.05  # between two requests to the counter for the steps so far
 _LAST_EVALUATIONS_S = 120.0  # evaluations after the run's end, at most
-_SAY_S = 5.0  # before the counter lets go: to say what was left
+_SAY_S = 5.0  # of these, to say what was left
+# The run waits this long for an evaluator that does not move, such as where an
+# environment hangs. Less than a silent node has until it is killed: one that is
+# started after the end would be waited for anew.
+_HOLD_S = 30.0
+_HOLD_PERIOD_S = 5.0
 _LAST_UPDATE_S = 30.0  # for what a learner still does after the run's end
 _WAITING_BYTES = 2**30  # of the snapshots that wait, at most
 
@@ -75,6 +81,7 @@ class Evaluator:
     self._taken = self._judge.played_at
     self._version = -1  # of the newest snapshot
     self._ended: float | None = None  # when the run did; time.monotonic()
+    self._held = -math.inf  # when the counter was last asked to wait
     self._longest_s = 0.0  # of an evaluation so far
     self._missed = 0  # snapshots that were left out or cut
     self._fault: Exception | None = None  # of the thread that takes them
@@ -95,15 +102,13 @@ class Evaluator:
     """Evaluates every `eval_period` steps of one agent, and after the last."""
     stop = pulse.stop_event(stop)
     be_nice(self._experiment)
-    # Before it is needed, here and with each snapshot: a busy process may hear
-    # of the end too late to ask then, and the curve would lack its end.
-    self._reporter.hold(_LAST_EVALUATIONS_S)
     over = threading.Event()
     taking = threading.Thread(
       target=self._take_snapshots, args=(stop, over), daemon=True
     )
     taking.start()
     while not stop.is_set():
+      self._hold()
       if self._fault is not None:
         raise self._fault
       if self._reporter.due() and self._reporter.report():
@@ -130,15 +135,13 @@ class Evaluator:
       done = self._taken // period
       while not stop.is_set() and not over.wait(_LOOK_S):
         if _asked(self._counter.finished):
-          # Here: an evaluation may outlast the program's own wait.
-          self._hold()
+          self._ended = time.monotonic()
           return
         steps = self._steps()
         if steps is None or steps // period <= done:
           continue
         if self._take(steps):
           done = steps // period
-          self._reporter.hold(_LAST_EVALUATIONS_S)
     except Exception as e:  # Raised in the main thread, to end the node.
       self._fault = e
 
@@ -148,9 +151,11 @@ class Evaluator:
     A learner may still make updates after the last step of its actors. Servers
     that do not know what is last (a star) are not waited for.
     """
-    self._hold()
     began, last = time.monotonic(), False
+    if self._ended is None:
+      self._ended = began
     while not self._over(stop) and not (last and self._waiting.empty()):
+      self._hold()
       if not last:
         last = self._take_last(time.monotonic() - began > _LAST_UPDATE_S)
       if not self._waiting.empty():
@@ -175,12 +180,15 @@ class Evaluator:
     self._reporter.hold(0)
 
   def _hold(self) -> None:
-    """Keeps the program up for what is left of the last evaluations' time."""
+    """Has the end of the run wait for this node, as long as it moves.
+
+    Asked for before the end too: a busy process may hear of that too late, and
+    the curve would lack its end.
+    """
     now = time.monotonic()
-    if self._ended is None:
-      self._ended = now
-    # Asked for again in `_finish`, as the first call may not have arrived.
-    self._reporter.hold(max(self._ended + _LAST_EVALUATIONS_S - now, _SAY_S))
+    if now - self._held >= _HOLD_PERIOD_S:
+      self._held = now
+      self._reporter.hold(_HOLD_S)
 
   def _over(self, stop: threading.Event, in_s: float = 0.0) -> bool:
     """Whether no more may be evaluated, now or in so many seconds."""
@@ -235,6 +243,7 @@ class Evaluator:
 
   def _evaluate(self, snapshot: _Snapshot, stop: threading.Event) -> None:
     def cut() -> bool:
+      self._hold()
       if self._ended is not None:
         # The run waits for evaluation steps too.
         pulse.worked(moved=True)

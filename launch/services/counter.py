@@ -161,7 +161,7 @@ class Counter:
     return self._check_end()
 
   def hold(self, node: str, seconds: float) -> None:
-    """Keeps the program up after the end, for `seconds` at most; 0 lets go."""
+    """Has the end wait for a node, `seconds` from now at most; 0 lets go."""
     with self._lock:
       self._holds[node] = self._clock() + seconds
     self._save()

@@ -337,9 +337,7 @@ def test_what_was_not_evaluated_at_the_end_is_said(
   assert len(counter.rows) == 1
   # Of four, with the final one: one was played and one was cut.
   assert 'The run is over: 3 snapshots' in caplog.text
-  (first, promised), last = counter.holds
-  assert first == 'evaluator/0' and last == ('evaluator/0', 0)
-  assert promised == pytest.approx(evaluator._LAST_EVALUATIONS_S)
+  assert counter.holds[-1] == ('evaluator/0', 0)
 
 
 def test_the_end_waits_for_an_evaluation_that_takes_long(monkeypatch):
@@ -350,7 +348,7 @@ def test_the_end_waits_for_an_evaluation_that_takes_long(monkeypatch):
   def play(thetas, episodes, purpose, stop):
     del thetas, episodes, purpose, stop
     # Asked for before: it may be too busy to hear of the end in time.
-    assert counter.holds[0] == ('evaluator/0', evaluator._LAST_EVALUATIONS_S)
+    assert counter.holds and min(counter.holds)[1] > 0
     counter.left = -1  # The run ends in the middle of an evaluation.
     deadline = time.monotonic() + 60
     while node._ended is None:
@@ -409,8 +407,36 @@ def test_the_time_after_the_end_is_counted_once_also_within_an_evaluation(
   assert moved == [0, 1]
   # What was cut, and what the learner ended with.
   assert 'The run is over: 2 snapshots' in caplog.text
-  held = [seconds for _, seconds in counter.holds]
-  assert held[-3:] == [evaluator._LAST_EVALUATIONS_S, evaluator._SAY_S, 0]
+  assert counter.holds[-1] == ('evaluator/0', 0)
+
+
+def test_the_end_waits_for_an_evaluator_only_while_it_moves(monkeypatch):
+  node, counter = _evaluator()
+  counter.left = 10**9  # until it is set below
+  now = [1000.0]
+  monkeypatch.setattr(
+    evaluator,
+    'time',
+    types.SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep),
+  )
+  played = []
+
+  def play(thetas, episodes, purpose, should_stop):
+    del thetas, episodes, purpose
+    if not played:
+      for _ in range(3):
+        before = len(counter.holds)
+        now[0] += 100.0  # of one step
+        assert len(counter.holds) == before
+        should_stop()
+        assert counter.holds[before:] == [('evaluator/0', evaluator._HOLD_S)]
+    played.append(counter.left)
+    counter.left = -1
+    return [evaluation.VectorResult(np.ones(3), broken=0)]
+
+  monkeypatch.setattr(node._judge, '_play', play)
+  node.run(threading.Event())
+  assert played and counter.holds[-1] == ('evaluator/0', 0)
 
 
 def test_what_waits_has_a_bound(monkeypatch, caplog):
