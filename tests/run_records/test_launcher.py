@@ -16,11 +16,12 @@ CHILD = """
 import os, pathlib, sys, time
 from run_records import launcher
 with launcher.claim(pathlib.Path(sys.argv[1])):
-  if sys.argv[2:]:  # a node that is forked and outlives it
-    if not os.fork():
-      time.sleep(60)
-      os._exit(0)
-  print('has it', flush=True)
+  node = sys.argv[2:] and not os.fork()  # one that outlives it
+  if node or not sys.argv[2:]:
+    print('has it', flush=True)
+  if node:
+    time.sleep(60)
+    os._exit(0)
   sys.stdin.read()
 """
 
