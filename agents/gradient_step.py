@@ -27,7 +27,6 @@ class Step(NamedTuple):
   counts: tf.Tensor
   # Whether the gradient's norm is, bool [P]; if not, the member is unchanged.
   finite: tf.Tensor
-  displacement: tf.Tensor  # added to theta where `finite`, [P, D]
 
 
 def make(agent: base.Agent, combine: Combine | None) -> Callable[..., Step]:
@@ -73,6 +72,6 @@ def make(agent: base.Agent, combine: Combine | None) -> Callable[..., Step]:
       displacement = combine(theta, displacement, *operands)
     theta = tf.where(finite, theta + displacement, theta)
     slots = tuple(tf.where(moves, n, o) for o, n in zip(slots, new_slots))
-    return Step(theta, slots, counts, finite[:, 0], displacement)
+    return Step(theta, slots, counts, finite[:, 0])
 
   return step

@@ -45,17 +45,6 @@ def in_a_child(function, *args, stranger=False):
   return found
 
 
-def named_memory(pid):
-  """What a process shares of its memory under a name of /dev/shm."""
-  with open(f'/proc/{pid}/maps') as file:
-    places = [line.split(maxsplit=5)[-1].strip() for line in file]
-  return {
-    place
-    for place in places
-    if place.startswith('/dev/shm/') and not place.endswith(' (deleted)')
-  }
-
-
 def can_be_another():
   """Whether `stranger` makes a child of another user."""
   return os.geteuid() == 0
