@@ -194,7 +194,6 @@ class Agent(abc.ABC):
   layout: parameters.Layout
   optimizer: optimizers.Optimizer
   target_update: TargetUpdate
-  serve_target: bool = False  # whether target networks act in place of online
   gamma: float
   n_step: int  # environment steps in one return
   batch_size: int  # transitions, sequences, or PPO's steps, per update, member

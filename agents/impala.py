@@ -29,7 +29,7 @@ from replay import blocks
 # exp(20) is far above any bound on rho, and finite in float32.
 _MAX_LOG_RHO = 20.0
 
-RMSPROP = settings.only_with('optimizer', 'rmsprop', 'centered_rmsprop')
+RMSPROP = settings.only_with('optimizer', 'rmsprop')
 _CORRECTED = settings.only_with('correction', 'vtrace')
 
 
@@ -104,7 +104,7 @@ class IMPALA(unroll_agent.UnrollActorCritic):
   def __init__(self, config: Config, spec: environments.Spec):
     super().__init__(config, spec)
     options = {}
-    if config.optimizer.endswith('rmsprop'):
+    if config.optimizer == 'rmsprop':
       options['epsilon'] = config.rmsprop_epsilon
     self.optimizer = optimizers.make(config.optimizer, **options)
     total = config.anneal_env_steps

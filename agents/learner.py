@@ -115,7 +115,7 @@ class TFLearner:
     )
     self._feed = feed
     self._exchange = exchange
-    self._acting: np.ndarray | None = None  # cached by the last call
+    self._known: np.ndarray | None = None  # theta, after the last call
     self._skipped_in_a_row = np.zeros(self.num_members, np.int64)
     self._said_late = False
     exchange.setup(self, seed)
@@ -150,9 +150,9 @@ class TFLearner:
     Raises:
       LearnerFault: a member skipped MAX_SKIPPED_IN_A_ROW updates in a row.
     """
-    self._acting = None
-    metrics, finite, priorities, acting = self._call(sample, probabilities)
-    self._acting = acting
+    self._known = None
+    metrics, finite, priorities, theta = self._call(sample, probabilities)
+    self._known = theta
     skipped = (~finite).sum(axis=0)
     self._count_skips(finite)
     self._say_if_late()
@@ -241,35 +241,17 @@ class TFLearner:
     finite = self._exchange.apply(self, gradient)
     self._take_statistics(gradient.statistics, finite)
     self._follow_with_target()
-    if self.agent.serve_target and gradient.statistics:
-      # The acting networks use the same statistics as the loss does.
-      given = [
-        np.full(v.size, v.name in gradient.statistics)
-        for v in self.agent.layout.variables
-      ]
-      self.target.assign(
-        tf.where(np.concatenate(given), self.theta, self.target)
-      )
     return finite
 
-  @property
-  def acts(self) -> tf.Variable:
-    """The parameters that act and are evaluated [P, D]: theta or target."""
-    return self.target if self.agent.serve_target else self.theta
-
   def parameters(self) -> np.ndarray:
-    """`theta [P, D]`. Callers must not modify the array."""
-    return self.theta.numpy() if self.agent.serve_target else self.acting()
-
-  def acting(self) -> np.ndarray:
-    """The value of `acts` [P, D], cached. Callers must not modify the array."""
-    if self._acting is None:
-      self._acting = self.acts.numpy()
-    return self._acting
+    """`theta [P, D]`, cached. Callers must not modify the array."""
+    if self._known is None:
+      self._known = self.theta.numpy()
+    return self._known
 
   def forget(self) -> None:
     """Says that theta has changed, so that `parameters` reads it again."""
-    self._acting = None
+    self._known = None
 
   def set_parameters(self, theta: np.ndarray) -> None:
     """Sets `theta [P, D]`; target networks and optimizer state stay."""
@@ -279,14 +261,13 @@ class TFLearner:
     tf.raw_ops.AssignVariableOp(
       resource=self.theta.handle, value=theta, validate_shape=True
     )
-    if not self.agent.serve_target:
-      self._acting = theta
+    self._known = theta
 
   def set_member(self, member: int, theta: np.ndarray) -> None:
     """Sets `theta [D]` and target of one member, and resets its optimizer."""
     row = np.asarray(theta, np.float32)[None]
     index = [[member]]
-    self._acting = None
+    self._known = None
     for variable, value in (
       (self.theta, row),
       (self.target, row),
@@ -311,7 +292,7 @@ class TFLearner:
       ValueError: an array is missing or has another shape.
     """
     optional = self._exchange.variables()
-    self._acting = None
+    self._known = None
     variables = self._variables().items()
     assign(
       {n: v for n, v in variables if n in arrays or n not in optional}, arrays

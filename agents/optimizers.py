@@ -82,22 +82,6 @@ class Adam:
 
 
 @dataclasses.dataclass(frozen=True)
-class Momentum:
-  """Heavy ball (Polyak 1964), as in Sonnet.
-
-  m <- momentum m + g,  u = m, or g + momentum m with Nesterov's
-  """
-
-  momentum: float = 0.9
-  nesterov: bool = False
-  slots: int = dataclasses.field(default=1, init=False)
-
-  def direction(self, state, gradient, step):
-    m = self.momentum * state[0] + gradient
-    return (m,), gradient + self.momentum * m if self.nesterov else m
-
-
-@dataclasses.dataclass(frozen=True)
 class RMSProp:
   """RMSProp with momentum and centering off, as in Keras and Sonnet.
 
@@ -112,32 +96,6 @@ class RMSProp:
     (v,) = state
     v = v + (1 - self.decay) * (gradient * gradient - v)
     return (v,), _over_root(gradient, v + self.epsilon)
-
-
-@dataclasses.dataclass(frozen=True)
-class CenteredRMSProp:
-  """RMSProp over the variance of the gradient (Graves 2013, Eq. 38 to 41).
-
-  m <- decay m + (1 - decay) g,  v <- decay v + (1 - decay) g^2
-  u = g / sqrt(v - m^2 + epsilon)
-
-  The state is m and the variance v - m^2 itself, which has its own recurrence:
-  computed as a difference of rounded numbers it could fall below -epsilon and
-  make u non-finite. Defaults are those of Ape-X (Horgan et al. 2018, on Atari).
-  """
-
-  decay: float = 0.95
-  epsilon: float = 1.5e-7
-  slots: int = dataclasses.field(default=2, init=False)
-
-  def direction(self, state, gradient, step):
-    m, variance = state
-    difference = gradient - m
-    m = m + (1 - self.decay) * difference
-    variance = self.decay * (
-      variance + (1 - self.decay) * (difference * difference)
-    )
-    return (m, variance), _over_root(gradient, variance + self.epsilon)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,15 +115,11 @@ class Adagrad:
     return (v,), _over_root(gradient, v + self.initial + self.epsilon)
 
 
-Name = Literal[
-  'sgd', 'momentum', 'adam', 'rmsprop', 'centered_rmsprop', 'adagrad'
-]
+Name = Literal['sgd', 'adam', 'rmsprop', 'adagrad']
 _KNOWN: dict[str, Callable[..., Optimizer]] = {
   'sgd': SGD,
-  'momentum': Momentum,
   'adam': Adam,
   'rmsprop': RMSProp,
-  'centered_rmsprop': CenteredRMSProp,
   'adagrad': Adagrad,
 }
 

@@ -37,8 +37,6 @@ class Config:
   target_update_period: settings.Whole = 1  # learner steps between updates
   # Weight of the online networks in an update of the targets; 1 copies them.
   target_update_tau: settings.Share = 1.0
-  # Whether the target networks act and are evaluated; Acme: True.
-  serve_target: bool = False
   # Whether replay is sampled by TD error; False: uniformly.
   prioritized: bool = False
   # Exponent alpha of the priorities.
@@ -71,7 +69,6 @@ class ReplayAgent(base.Agent):
     self.target_update = base.TargetUpdate(
       config.target_update_period, config.target_update_tau
     )
-    self.serve_target = config.serve_target
     if config.prioritized:
       self.priority_exponent = config.priority_exponent
       self.importance_exponent = config.importance_exponent

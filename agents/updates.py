@@ -31,7 +31,7 @@ class Results(NamedTuple):
   metrics: dict[str, np.ndarray]  # name to [U, P]
   finite: np.ndarray  # bool [U, P]
   priorities: np.ndarray | None  # [U, B, P]; None without probabilities
-  acting: np.ndarray  # parameters that act after the updates, [P, D]
+  theta: np.ndarray  # after the updates, [P, D]
 
 
 def make(
@@ -56,12 +56,12 @@ class InGraph:
 
   def __call__(self, sample: Any, probabilities: tf.Tensor | None) -> Results:
     given = _arguments(sample, probabilities)
-    metrics, finite, priorities, acting = self._call(*given)
+    metrics, finite, priorities, theta = self._call(*given)
     return Results(
       dict(zip(self._learner.agent.metrics, metrics)),
       finite,
       priorities[0] if priorities else None,
-      acting,
+      theta,
     )
 
   def trace(self, sample: Any, probabilities: Any) -> None:
@@ -113,7 +113,7 @@ class InGraph:
       tf.stack(metrics or [tf.zeros(())]),
       finites,
       priorities,
-      learner.acts.read_value(),
+      learner.theta.read_value(),
     )
 
 
@@ -167,7 +167,7 @@ class OnHost:
         finite, gradient = self._next(*carried, np.int32(update + 1))
         self._learner.forget()  # `meet` may ask for the parameters.
       else:
-        finite, acting = self._last(*carried)
+        finite, theta = self._last(*carried)
       finites.append(finite)
       # As in `InGraph`.
       new = np.where(finite[:, None], gradients[-1].priorities, np.nan)
@@ -177,7 +177,7 @@ class OnHost:
       for name in self._learner.agent.metrics
     }
     known = None if self._weights is None else np.stack(priorities)
-    return Results(metrics, np.stack(finites), known, acting)
+    return Results(metrics, np.stack(finites), known, theta)
 
   def _build(self, given: list[Any]) -> None:
     """Creates the calls, and variables for the output of `_arranged`."""
@@ -217,7 +217,7 @@ class OnHost:
 
     def last(vector, stopped, statistics, brought):
       finite = finish(vector, stopped, statistics, brought)
-      return finite, learner.acts.read_value()
+      return finite, learner.theta.read_value()
 
     self._first, self._next, self._last = (
       words.Function(python, self._compiled)

@@ -114,10 +114,6 @@ class AcmeLearner:
     )
 
   def parameters(self) -> np.ndarray:
-    """The parameters that act, [1, D]."""
-    return self.acting()
-
-  def acting(self) -> np.ndarray:
     """A copy of what the stock learner serves to actors, [1, D]."""
     (variables,) = self._learner.get_variables([self.agent.served])
     return self.agent.layout.pack(variables)[None]

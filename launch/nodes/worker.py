@@ -421,7 +421,7 @@ class Worker:
         self._reporter.count(skipped_updates=skipped)
 
   def _publish(self) -> None:
-    self.theta = self.learner.acting()
+    self.theta = self.learner.parameters()
     if self._leads:
       self._published.publish(self._updates, self.theta[0])
 
@@ -477,7 +477,7 @@ class Worker:
       kept = self._saves.save(self.learner, last, beside)
       if self._shown:
         saves.write_acting(
-          self.experiment.run_dir, self.learner.acting(), self._updates
+          self.experiment.run_dir, self.learner.parameters(), self._updates
         )
     return kept
 

@@ -60,7 +60,6 @@ class Linear:
   max_gradient_norm = None
   learning_rate_scale = None
   compiled = False
-  serve_target = False
   images = False
   delayed = None
   rate_end = None

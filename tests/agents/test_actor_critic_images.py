@@ -8,11 +8,9 @@ from agents import base
 from agents import d4pg
 from agents import ddpg
 from agents import evolution
-from agents import learner as learner_lib
 from agents import member_losses
 from agents import sac
 from agents.actor_critic import networks
-from agents.exchange import local
 from agents.losses import policy as policy_losses
 from agents.networks import conv
 from environment_loops import environments
@@ -342,24 +340,6 @@ def test_members_side_by_side_learn_as_each_alone(kind):
       agent, theta[member], target[member], batches[member], importance[member]
     )
     np.testing.assert_allclose(together[member], alone, rtol=1e-4, atol=1e-6)
-
-
-def test_a_target_network_that_acts_sees_with_its_own_encoder():
-  agent = _agent(serve_target=True, target_update_tau=0.1)
-  theta, images = agent.initial(0)[None], _images(1, 3)
-  sample = agent.transition_layout().pack(*_transitions()[:6])
-  learner = learner_lib.TFLearner(
-    agent, theta, [1e-2], local.Local(), agent.feed(1)
-  )
-  for _ in range(2):
-    learner.step(tf.constant(sample[:, None]))
-  acting, online = learner.acting(), learner.parameters()
-  encoder = _place(agent, 'encoder')
-  assert (acting[:, encoder] != online[:, encoder]).any()
-  assert (acting[:, encoder] != theta[:, encoder]).any()
-  assert not np.array_equal(
-    agent.means(acting, images), agent.means(online, images)
-  )
 
 
 def test_replay_keeps_images_as_bytes():

@@ -172,30 +172,6 @@ def test_statistics_reach_theta_and_the_policy_that_acts_uses_them():
   )
 
 
-@pytest.mark.parametrize('target', [(1, 0.1), (7, 1.0)], ids=str)
-def test_a_target_that_acts_has_the_statistics_as_they_are(target):
-  period, tau = target
-  agent = cases.make_agent(
-    normalize_observations=True,
-    prioritized=True,
-    serve_target=True,
-    target_update_period=period,
-    target_update_tau=tau,
-    batch_size=5,
-  )
-  learner = _learner(agent, members=2)
-  probabilities = tf.fill([5, 2], 0.2)
-  before = learner.acting()
-  learner.step(np.stack([_packed(agent)] * 2, axis=1), probabilities)
-  acting, theta = learner.acting(), learner.parameters()
-  groups = agent.layout.groups
-  for name in ('normalizer', 'priority'):
-    place = groups[name]
-    np.testing.assert_array_equal(acting[:, place], theta[:, place])
-    assert (acting[:, place] != before[:, place]).any(axis=1).all()
-  assert (acting[:, groups['policy']] != theta[:, groups['policy']]).any()
-
-
 def _pulled(agent, star, c):
   """What one update makes of theta, with theta_star = theta + star."""
   exchange = pull_exchange.Pull(c_max=None)

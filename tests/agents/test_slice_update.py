@@ -14,11 +14,8 @@ from environment_loops import environments
 
 OPTIMIZERS = [
   optimizers.SGD(),
-  optimizers.Momentum(),
-  optimizers.Momentum(nesterov=True),
   optimizers.Adam(beta1=0.8, epsilon=0.01),
   optimizers.RMSProp(),
-  optimizers.CenteredRMSProp(),
   optimizers.Adagrad(),
 ]
 CARTPOLE = environments.spec('CartPole-v1')

@@ -114,7 +114,7 @@ def test_parameters_are_those_of_the_last_update_where_an_exchange_gave_up():
   with pytest.raises(exchange_base.Stopped):
     stopped.step(_sample(0, 8)[0])
   assert stopped.updates == 53
-  np.testing.assert_array_equal(stopped.acting(), stopped.theta.numpy())
+  np.testing.assert_array_equal(stopped.parameters(), stopped.theta.numpy())
 
 
 class _Reads(local_exchange.Local):

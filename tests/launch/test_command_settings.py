@@ -100,7 +100,7 @@ OTHERS = {
   ),
   'an epsilon of another optimizer': (
     ['impala:cartpole', '--config.agent.rmsprop_epsilon=0.1'],
-    "it needs agent.optimizer='rmsprop' or 'centered_rmsprop', and that is",
+    "it needs agent.optimizer='rmsprop', and that is",
   ),
   'bounds of what is not corrected': (
     ['a2c', '--config.agent.rho_bar=2.0'],

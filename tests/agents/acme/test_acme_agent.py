@@ -94,7 +94,7 @@ def test_a_learner_that_goes_on_from_a_checkpoint_ends_where_the_other_does(
   one, other = make_learner(agent), make_learner(agent, seed=8)
   drawn = probabilities(agent)
   one.step(make_sample(agent.spec), drawn)
-  assert not np.array_equal(one.acting(), other.acting())
+  assert not np.array_equal(one.parameters(), other.parameters())
   saved = one.save()
   other.restore(saved)
   assert other.updates == one.updates == UPDATES
@@ -110,16 +110,16 @@ def test_a_learner_that_goes_on_from_a_checkpoint_ends_where_the_other_does(
 def test_tracing_moves_nothing_and_steps_learn_from_what_they_are_given(agent):
   traced, plain = make_learner(agent), make_learner(agent)
   traced.trace(None)
-  np.testing.assert_array_equal(traced.acting(), plain.acting())
+  np.testing.assert_array_equal(traced.parameters(), plain.parameters())
   for learner in (traced, plain):
     learner.step(make_sample(agent.spec), probabilities(agent))
-  np.testing.assert_array_equal(traced.acting(), plain.acting())
+  np.testing.assert_array_equal(traced.parameters(), plain.parameters())
   assert traced.updates == UPDATES
   # Not one batch again and again: the order of the batches matters.
   turned = make_learner(agent)
   sample = make_sample(agent.spec).reshape(UPDATES, BATCH, -1)[::-1]
   turned.step(sample.reshape(UPDATES * BATCH, -1), probabilities(agent))
-  assert not np.array_equal(turned.acting(), plain.acting())
+  assert not np.array_equal(turned.parameters(), plain.parameters())
 
 
 def test_it_is_what_the_stock_learner_makes_of_a_dataset(agent):
@@ -159,7 +159,7 @@ def test_it_is_what_the_stock_learner_makes_of_a_dataset(agent):
     stock.step()
   (variables,) = stock.get_variables(['policy'])
   close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
-  close(ours.acting()[0], agent.layout.pack(variables))
+  close(ours.parameters()[0], agent.layout.pack(variables))
   if result.priorities is None:
     assert not told
   else:
@@ -168,7 +168,7 @@ def test_it_is_what_the_stock_learner_makes_of_a_dataset(agent):
 
 def test_the_policy_acts_as_the_learner_s_own_networks_do(agent):
   learner = make_learner(agent)
-  (theta,), stock = learner.acting(), learner._learner
+  (theta,), stock = learner.parameters(), learner._learner
   observation = np.random.default_rng(0).standard_normal((300, 4))
   observation = observation.astype(np.float32)
   greedy = agent.greedy(theta)(observation)

@@ -66,27 +66,6 @@ def test_a_lone_agent_that_holds_its_target_ends_the_run(
   assert ('of an agent, 5 was asked for' in found['reason']) == ends
 
 
-@pytest.mark.parametrize('serve', [False, True])
-def test_the_target_network_acts_where_it_is_to(
-  run_worker, make_counter, tmp_path, serve
-):
-  directory = run_directory.create(tmp_path / 'run', {}, {}).path
-  config = {'serve_target': serve, 'target_update_tau': 0.01}
-  experiment = experiments.cartpole(
-    num_agents=1, config=config, run_dir=str(directory)
-  )
-  counter = make_counter(directory, experiments.budget(experiment))
-  worker = run_worker(experiment, counter, evaluates=True)
-  counter.close()
-  with np.load(directory / 'checkpoints' / checkpoints.AGENTS) as saved:
-    kept = saved['theta']
-  for served in (kept, worker.theta):
-    online, target = worker.learner.theta, worker.learner.target
-    chosen, other = (target, online) if serve else (online, target)
-    np.testing.assert_array_equal(served, chosen.numpy())
-    assert not np.array_equal(served, other.numpy())
-
-
 def test_an_evaluation_is_dated_by_the_clock_of_the_run(
   run_worker, make_counter, tmp_path
 ):

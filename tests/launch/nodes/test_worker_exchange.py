@@ -253,7 +253,7 @@ def test_what_a_call_made_before_the_end_is_counted_and_served(
   served = worker.get_parameters(-1)
   assert (served['version'], served['last']) == (9, True)
   _, theta = parameters.decode(worker.learner.agent.layout, served['theta'])
-  np.testing.assert_array_equal(theta, worker.learner.acting()[0])
+  np.testing.assert_array_equal(theta, worker.learner.parameters()[0])
 
 
 def test_an_exchange_may_not_serve_what_its_worker_serves():

@@ -18,7 +18,6 @@ from launch import experience
 from launch import experiment as experiment_lib
 from launch.nodes import worker as worker_lib
 from launch.rpc import directory
-from run_records import checkpoints
 
 UNROLL, ENVS = 3, 4
 TIMEOUT_S = 100
@@ -55,22 +54,16 @@ class Counter:
     self.holds.append(seconds)
 
 
-class ServesTarget(impala.IMPALA):
-  """Its target network never moves, so what it serves does not either."""
-
-  serve_target = True
-
-
 class Alone:
   """A learner in a thread, and an actor that does what a test says."""
 
-  def __init__(self, run_dir=None, serve_target=False, **config):
+  def __init__(self, run_dir=None, **config):
     self.config = actor_settings.Config(
       num_actors=1, envs_per_actor=ENVS, **{'queue_batches': 200, **config}
     )
     self.experiment = experiment_lib.Experiment(
       make_agent=functools.partial(
-        ServesTarget if serve_target else impala.IMPALA,
+        impala.IMPALA,
         impala.Config(hidden_sizes=(8,), unroll_length=UNROLL, batch_size=ENVS),
         environments.spec('CartPole-v1'),
       ),
@@ -196,23 +189,6 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(alone):
   assert np.isfinite(theta).all() and not np.array_equal(theta, before)
   run.wait_for(skipped_updates=3)
   assert run.error is None
-
-
-@pytest.mark.parametrize('serve_target', [False, True])
-def test_the_target_network_is_served_where_it_is_to(
-  alone, tmp_path, serve_target
-):
-  run = alone(str(tmp_path), serve_target=serve_target)
-  _, before = run.served()
-  run.act(2, version=0)
-  run.wait_until(lambda: run.served()[0] == 2)
-  assert np.array_equal(run.served()[1], before) == serve_target
-  run.counter.finished = True
-  run.wait_until(lambda: run.counter.holds[1:] == [0])
-  with np.load(tmp_path / 'checkpoints' / checkpoints.AGENTS) as saved:
-    assert np.array_equal(saved['theta'][0], before) == serve_target
-  with np.load(tmp_path / 'checkpoints' / 'learner-0.npz') as saved:
-    assert not np.array_equal(saved['theta'][0], before)
 
 
 def test_a_hundred_in_a_row_end_the_learner_with_the_reason(alone):
