@@ -14,5 +14,4 @@ faults          what an environment can do wrong, and the errors for it
 observers       sums up episodes as they pass
 episodes        plays given episodes, each from its own seed
 evaluation      plays episodes to measure a policy
-side_view       draws MuJoCo without OpenGL
 """

@@ -364,34 +364,19 @@ class SimulationClock:
     return not self._time > before or bool(self._causes.any())
 
 
-class Pictures:
-  """Frames of an environment that was built to be seen."""
+def picture(environment: gymnasium.Env) -> Any:
+  """What a built environment looks like now, uint8 [height, width, 3].
 
-  def __init__(self, environment: gymnasium.Env):
-    self._environment = environment
-    self._side_view: Any = None
-
-  def frame(self) -> Any:
-    """What it looks like now, uint8 [height, width, 3].
-
-    MuJoCo without a graphics driver is drawn as outlines, see side_view.py.
-    """
-    if self._side_view is not None:
-      return self._side_view.frame()
-    try:
-      return self._environment.render()
-    except Exception as e:
-      raw: Any = self._environment.unwrapped
-      if not hasattr(raw, 'model') or not hasattr(raw, 'data'):
-        raise
-      # Each driver fails in its own way, some with errors of their own class.
-      _logger.warning(
-        'MuJoCo cannot draw here (%s: %s): outlines are drawn instead. '
-        'MUJOCO_GL=egl or osmesa chooses another driver.',
-        type(e).__name__,
-        str(e).partition('\n')[0][:80],
-      )
-      from environment_loops import side_view  # needs mujoco
-
-      self._side_view = side_view.SideView(raw.model, raw.data)
-      return self._side_view.frame()
+  Raises:
+    EnvironmentRefused: MuJoCo has no graphics driver here.
+  """
+  try:
+    return environment.render()
+  except Exception as e:
+    if not hasattr(environment.unwrapped, 'model'):
+      raise
+    # Each driver fails in its own way, some with errors of their own class.
+    raise faults.EnvironmentRefused(
+      f'MuJoCo cannot draw here ({faults.gist(e)}). MUJOCO_GL=egl draws '
+      'without a display, MUJOCO_GL=osmesa without a graphics driver.'
+    ) from e

@@ -147,7 +147,6 @@ class GymnasiumEnvironment(dm_env.Environment):
     self._clock = building.SimulationClock(environment)
     self._needs_reset = True
     self._t = 0
-    self._pictures = building.Pictures(environment)
 
   @property
   def spec(self) -> Spec:
@@ -222,8 +221,8 @@ class GymnasiumEnvironment(dm_env.Environment):
     return self._environment.metadata.get('render_fps')
 
   def render(self) -> Any:
-    """Returns a frame as `building.Pictures` does, if made to render."""
-    return self._pictures.frame()
+    """Returns a frame as `building.picture` does, if made to render."""
+    return building.picture(self._environment)
 
   def close(self) -> None:
     building.close(self._spec.name, self._environment)

@@ -123,7 +123,6 @@ def play(
     Returns [episodes], and what `record` made, or the error that it failed by.
   """
   returns, film = np.zeros(episodes), None
-  pictures = building.Pictures(environment)
   broke = False
 
   def frames(episode: int) -> Iterator[Any]:
@@ -135,7 +134,7 @@ def play(
       for step in range(max_steps):
         on_step()
         if filmed and step < film_steps:
-          yield pictures.frame()
+          yield building.picture(environment)
         observation, reward, terminated, truncated, _ = environment.step(
           policy(observation)
         )
