@@ -3,13 +3,10 @@
 import difflib
 import functools
 import importlib
-import inspect
 import logging
 import os
-import pathlib
 import re
 import sys
-import types
 from typing import Any
 import warnings
 import weakref
@@ -20,11 +17,7 @@ import numpy as np
 from environment_loops import atari
 from environment_loops import faults
 
-_MOST_NAMES = 8  # in an advice
-_TO_BE_SEEN = (
-  'To be seen, it has to take render_mode, to name this one in '
-  "metadata['render_modes'], and to draw in render()."
-)
+_SEEN = 'To be seen, it has to take render_mode, and to draw in render().'
 # What gymnasium warns of, and is mended or said in a sentence here.
 _MENDED = (
   '.*Casting input x to numpy array',
@@ -90,10 +83,6 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
       return atari.build(name, **options)
     if _module_of(name).startswith('gymnasium.envs.mujoco'):
       _log_mujoco_warnings()
-    if render_mode is not None and not _can_be_seen(name, render_mode):
-      raise faults.EnvironmentRefused(
-        f'{name} has no render_mode {render_mode!r}. {_TO_BE_SEEN}'
-      )
     # The checker tests each step again and doubles the cost of a small one;
     # what matters of it (shape, finiteness) is checked here.
     environment = gymnasium.make(
@@ -113,38 +102,11 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
     return environment
   except faults.EnvironmentRefused:
     raise
-  except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-    raise faults.EnvironmentRefused(
-      f'{name} needs a package that is missing: '
-      f'{str(error).removesuffix(".")}. Install {_extra(name)} in the '
-      'environment that runs this program.'
-    ) from error
   except (Exception, SystemExit) as error:
+    said = f'{name} could not be built: {faults.gist(error)}'
     if render_mode is not None:
-      raise faults.EnvironmentRefused(
-        f'{name} could not be built with render_mode={render_mode!r}: '
-        f'{faults.gist(error)}. {_TO_BE_SEEN}'
-      ) from error
-    # Of gymnasium.make, which has seen what was made.
-    other = re.search(r"actual class: <class '(.*?)'>", str(error))
-    if other:
-      raise faults.EnvironmentRefused(
-        f'{name} makes {other[1]}, but a gymnasium.Env is needed. One of '
-        'dm_env becomes one by shimmy; of several at once (make_vec), give the '
-        'single one, which may name them as its vector_entry_point. See '
-        'docs/your_environment.md.'
-      ) from error
-    module, _, identifier = name.rpartition(':')
-    alone = f'gymnasium.make({name!r})'
-    if identifier not in gymnasium.registry and module:
-      alone = f'`python -c "import {module}; {module}.{identifier}()"`'
-      # A module that another process cannot import says what to try instead.
-      alone = getattr(sys.modules.get(module), '__instead__', alone)
-    raise faults.EnvironmentRefused(
-      f'{name} is there but could not be built: '
-      f'{type(error).__name__}: {str(error).removesuffix(".")}. See whether '
-      f'{alone} works by itself.'
-    ) from error
+      said += f' (render_mode={render_mode!r}). {_SEEN}'
+    raise faults.EnvironmentRefused(said) from error
 
 
 def _keep_quiet(render_mode: str | None) -> None:
@@ -163,25 +125,6 @@ def _ignore_mended() -> None:
     # Each call makes Python forget which warnings it has shown already.
     if entry not in warnings.filters:
       warnings.filterwarnings('ignore', message, UserWarning)
-
-
-def _can_be_seen(name: str, render_mode: str) -> bool:
-  """Whether an environment has the mode, as far as its class says."""
-  entry: Any = registered(name).entry_point
-  if isinstance(entry, str):
-    entry = gymnasium.envs.registration.load_env_creator(entry)
-  try:
-    signature = inspect.signature(entry)
-  except (TypeError, ValueError):  # of some in C, nobody knows
-    return True
-  try:
-    signature.bind_partial(render_mode=render_mode)
-  except TypeError:
-    return False
-  named = (getattr(entry, 'metadata', None) or {}).get('render_modes') or ()
-  # One that draws may have left its metadata as they were.
-  drawn = getattr(entry, 'render', None) is not gymnasium.Env.render
-  return drawn or render_mode in named
 
 
 def close(name: str, environment: gymnasium.Env) -> None:
@@ -214,103 +157,31 @@ def _check_registered(name: str) -> None:
     )
   module, _, identifier = atari.split(name)[0].rpartition(':')
   if not module and atari.is_atari(name):
-    # Importing it registers the games.
-    module = 'ale_py'
-  if os.sep in module or module.endswith('.py'):
-    raise faults.EnvironmentRefused(
-      f"{name}: give a module's name, not a path: "
-      f'{_module_name(module)}:{identifier}, where its directory is the '
-      'working directory or on PYTHONPATH.'
-    )
+    module = 'ale_py'  # importing it registers the games
   if module:
     try:
       importlib.import_module(module)
-    except ImportError as error:
-      advice = 'Install the package of it.'
-      if module == 'ale_py':
-        advice = 'Install ale-py.'
-      elif error.name == module:
-        advice = (
-          f'Is there a {module.replace(".", "/")}.py where you are, or on '
-          'PYTHONPATH, or is its package to be installed?'
-        )
-      raise faults.EnvironmentRefused(
-        f'{name} needs the module {module!r}, which does not import: {error}. '
-        f'{advice}'
-      ) from error
     except (Exception, SystemExit) as error:
       raise faults.EnvironmentRefused(
-        f'{name} needs the module {module!r}, which fails where it is '
-        f'imported: {faults.gist(error)}. See whether `python -c "import '
-        f'{module}"` works by itself.'
+        f'{name} needs the module {module!r}, which cannot be imported: '
+        f'{faults.gist(error)}. One of your own has the form package.module, '
+        'seen from the working directory or from PYTHONPATH.'
       ) from error
   if identifier in gymnasium.registry:
     return
-  found = getattr(sys.modules[module], identifier, None) if module else None
-  if callable(found):
+  of_module = sys.modules[module] if module else None
+  if callable(getattr(of_module, identifier, None)):
     return  # a class or a function that makes one
-  if found is not None:
-    raise faults.EnvironmentRefused(
-      f'{name} is of type {type(found).__name__}, but a class or a function '
-      'that makes an environment is needed.'
-    )
-  by_lower = {known.lower(): known for known in gymnasium.registry}
+  known = [*gymnasium.registry, *(dir(of_module) if module else ())]
+  by_lower = {one.lower(): one for one in known}
   near = difflib.get_close_matches(identifier.lower(), by_lower, n=3)
-  own = _own(sys.modules[module]) if module else []
-  there = dir(sys.modules[module]) if module else []
-  similar = difflib.get_close_matches(identifier, there, n=1)
-  if similar or (own and not near):
-    advice = f'It has {", ".join(own[:_MOST_NAMES])}.'
-    if similar:
-      advice = f'Did you mean {f"{module}:{similar[0]}"!r}?'
-    raise faults.EnvironmentRefused(
-      f'Unknown environment {name!r}: the module {module} has no '
-      f'{identifier!r}. {advice}'
-    )
+  advice = 'gymnasium.pprint_registry() lists the known ones'
   if near:
-    advice = (
-      f'Nearest ids: {", ".join(by_lower[key] for key in near)}. One that a '
-      'module of yours registers is named module:ID.'
-    )
-  elif not module and '.' in identifier:
-    place, _, last = identifier.rpartition('.')
-    meant = f'{place}:{"Name" if last == "py" else last}'
-    advice = f'One of a module is named module:Name. Did you mean {meant!r}?'
-  else:
-    advice = (
-      'gymnasium.pprint_registry() lists the known ones. Is it registered by a '
-      'module of yours? Then name it module:ID, or import that module first.'
-    )
+    advice = f'The nearest are {", ".join(by_lower[key] for key in near)}'
   raise faults.EnvironmentRefused(
-    f'Unknown environment {name!r}: gymnasium has no such id. {advice}'
+    f'Unknown environment {name!r}. {advice}; one of your own is named '
+    'module:Name, after the class, the function that makes it or its id.'
   )
-
-
-def _module_name(path: str) -> str:
-  """What a file is imported by, from the working directory if it is in it."""
-  found = pathlib.PurePath(path.removesuffix('.py'))
-  inside = not found.is_absolute() and '..' not in found.parts
-  return '.'.join(found.parts) if inside else found.name
-
-
-def _own(module: types.ModuleType) -> list[str]:
-  """Names of the classes and functions that a module defines itself."""
-  return [
-    name
-    for name, found in vars(module).items()
-    if callable(found)
-    and not name.startswith('_')
-    and getattr(found, '__module__', None) == module.__name__
-  ]
-
-
-def _extra(name: str) -> str:
-  """What to install for an environment of gymnasium, by its module."""
-  module = _module_of(name)
-  for family in ('box2d', 'mujoco', 'toy_text', 'classic_control'):
-    if f'.{family}' in module:
-      return f'gymnasium[{family}]'
-  return 'the package named above'
 
 
 def _module_of(name: str) -> str:
@@ -368,15 +239,18 @@ def picture(environment: gymnasium.Env) -> Any:
   """What a built environment looks like now, uint8 [height, width, 3].
 
   Raises:
-    EnvironmentRefused: MuJoCo has no graphics driver here.
+    EnvironmentRefused: it draws nothing, or has no graphics driver.
   """
   try:
     return environment.render()
   except Exception as e:
-    if not hasattr(environment.unwrapped, 'model'):
-      raise
-    # Each driver fails in its own way, some with errors of their own class.
+    # Each driver of MuJoCo fails in its own way.
+    how = _SEEN
+    if hasattr(environment.unwrapped, 'model'):
+      how = (
+        'MUJOCO_GL=egl draws without a display, MUJOCO_GL=osmesa without a '
+        'graphics driver.'
+      )
     raise faults.EnvironmentRefused(
-      f'MuJoCo cannot draw here ({faults.gist(e)}). MUJOCO_GL=egl draws '
-      'without a display, MUJOCO_GL=osmesa without a graphics driver.'
+      f'It cannot be drawn here: {faults.gist(e)}. {how}'
     ) from e

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-# What an environment that could not be built is to be tried as, by itself.
-__instead__ = 'what you gave as environment='
 # Name to 'agent', 'environment' or 'topology', as far as a run has said it.
 __kinds__: dict[str, str] = {}
 

@@ -10,7 +10,6 @@ import pytest
 from environment_loops import building
 from environment_loops import environments
 from environment_loops import vector
-from murmuration import given
 
 
 @pytest.mark.parametrize(
@@ -44,27 +43,16 @@ NOT_A_CLASS = 7
 @pytest.mark.parametrize(
   'name, said',
   [
-    ('Sen', "has no 'Sen'. Did you mean '{}:Seen'"),
-    ('Elsewhere', "has no 'Elsewhere'. It has "),
-    ('', "has no ''. It has "),
-    ('CartPole-v9', 'Nearest ids: CartPole-v1'),
-    ('NOT_A_CLASS', 'is of type int, but a class or a function'),
+    ('Sen', 'Seen'),
+    ('CartPole-v9', 'CartPole-v1'),
+    ('Nowhere', 'module:Name'),
+    ('NOT_A_CLASS', 'the class, the function'),
   ],
 )
-def test_a_name_that_a_module_has_not_is_refused_with_those_it_has(name, said):
+def test_a_name_that_a_module_has_not_is_refused_with_the_nearest(name, said):
   with pytest.raises(environments.EnvironmentRefused) as error:
     environments.spec(f'{__name__}:{name}')
-  assert said.format(__name__) in str(error.value)
-
-
-@pytest.mark.parametrize(
-  'name, meant',
-  [('my_own.env.Point', 'my_own.env:Point'), ('my_env.py', 'my_env:Name')],
-)
-def test_a_dot_before_a_name_is_told_to_be_a_colon(name, meant):
-  with pytest.raises(environments.EnvironmentRefused) as error:
-    environments.spec(name)
-  assert f'Did you mean {meant!r}?' in str(error.value)
+  assert said in str(error.value)
 
 
 def test_observations_without_a_number_are_refused(register):
@@ -95,25 +83,13 @@ def broken():
   'name, said',
   [
     ('Bare', 'has no observation_space'),
-    (
-      'broken',
-      'no licence. See whether `python -c "import {0}; {0}.broken()"`',
-    ),
+    ('broken', 'no licence'),
   ],
 )
 def test_what_a_module_makes_and_cannot_be_used_says_why(name, said):
   with pytest.raises(environments.EnvironmentRefused) as error:
     environments.spec(f'{__name__}:{name}')
-  assert said.format(__name__) in str(error.value)
-
-
-def test_what_a_caller_gave_is_not_to_be_imported(monkeypatch):
-  monkeypatch.setitem(vars(given), 'environment', lambda: 1 / 0)
-  with pytest.raises(environments.EnvironmentRefused) as error:
-    environments.spec('murmuration.given:environment')
-  end = '. See whether what you gave as environment= works by itself.'
-  assert str(error.value).endswith(end)
-  assert '..' not in str(error.value)
+  assert said in str(error.value)
 
 
 class Undrawn(Blind):
@@ -138,15 +114,11 @@ def undrawn():
 
 
 @pytest.mark.parametrize('name', ['Blind', 'Undrawn', 'undrawn'])
-def test_what_cannot_be_drawn_says_so(name, recwarn):
+def test_what_cannot_be_drawn_says_what_it_needs(name):
   name = f'{__name__}:{name}'
   assert environments.spec(name).num_actions == 2
-  with pytest.raises(environments.EnvironmentRefused) as refused:
-    environments.make(name, seed=0, render_mode='rgb_array')
-  begins, _, advice = str(refused.value).partition('. ')
-  assert begins == f"{name} has no render_mode 'rgb_array'"
-  assert advice.startswith('To be seen, it has to take render_mode')
-  assert not recwarn.list
+  with pytest.raises(environments.EnvironmentRefused, match='render_mode'):
+    environments.make(name, seed=0, render_mode='rgb_array').render()
 
 
 def test_what_draws_need_not_name_its_modes(recwarn):
@@ -194,21 +166,9 @@ def test_no_sound_is_made_and_no_screen_is_looked_for_where_there_is_none(
   assert os.environ.get('SDL_VIDEODRIVER') == video
 
 
-@pytest.mark.parametrize(
-  ('path', 'said'),
-  [
-    ('./my_env.py:Corridor', 'my_env:Corridor, where'),
-    ('my_env.py:Corridor', 'my_env:Corridor, where'),
-    ('envs/my_env:Corridor', 'envs.my_env:Corridor, where'),
-    ('/home/me/my_env.py:Corridor', ': my_env:Corridor, where'),
-    ('../my_env.py:Corridor', ': my_env:Corridor, where'),
-  ],
-)
-def test_a_path_is_no_module_s_name(path, said):
-  with pytest.raises(environments.EnvironmentRefused) as refused:
-    environments.spec(path)
-  assert "give a module's name, not a path" in str(refused.value)
-  assert said in str(refused.value)
+def test_a_path_is_no_module_s_name():
+  with pytest.raises(environments.EnvironmentRefused, match='package.module'):
+    environments.spec('./my_env.py:Corridor')
 
 
 def test_observations_whose_length_varies_become_one_array(register):
@@ -357,14 +317,10 @@ def _nothing():
   pass
 
 
-@pytest.mark.parametrize(
-  'name, said',
-  [('_several', 'vector_entry_point'), ('_nothing', 'makes NoneType')],
-)
-def test_what_is_no_environment_is_named_and_told_a_way(name, said):
-  with pytest.raises(environments.EnvironmentRefused, match=said) as refused:
+@pytest.mark.parametrize('name', ['_several', '_nothing'])
+def test_what_is_no_environment_is_refused(name):
+  with pytest.raises(environments.EnvironmentRefused, match=name):
     environments.spec(f'{__name__}:{name}')
-  assert 'works by itself' not in str(refused.value)
 
 
 def test_a_missing_package_is_named(register):
@@ -373,15 +329,6 @@ def test_a_missing_package_is_named(register):
 
   with pytest.raises(environments.EnvironmentRefused, match='Box2D'):
     environments.spec(register(without_box2d))
-
-
-def test_a_missing_extra_of_gymnasium_is_named(monkeypatch):
-  def make(*_, **__):
-    raise gymnasium.error.DependencyNotInstalled('Box2D is not installed')
-
-  monkeypatch.setattr(gymnasium, 'make', make)
-  with pytest.raises(environments.EnvironmentRefused, match=r'\[box2d\]'):
-    environments.build('LunarLander-v3')
 
 
 def test_an_environment_that_cannot_be_built_is_refused(register):

@@ -222,7 +222,7 @@ def test_ctrl_c_is_130_says_what_was_kept_and_leaves_nothing(start_run):
 REFUSED = {
   'unknown environment': (
     ['--config.environment=CartPol-v1'],
-    ['CartPol-v1', 'Nearest ids: CartPole-v1'],
+    ['CartPol-v1', 'CartPole-v1'],
   ),
   'continuous actions': (
     ['--config.environment=Pendulum-v1'],
