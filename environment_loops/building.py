@@ -184,6 +184,16 @@ def _check_registered(name: str) -> None:
   )
 
 
+def seed_spaces(environment: gymnasium.Env, seed: int) -> None:
+  """Seeds the spaces, as some environments draw from them, and wrappers."""
+  while True:
+    environment.action_space.seed(seed)
+    environment.observation_space.seed(seed)
+    if not isinstance(environment, gymnasium.Wrapper):
+      return
+    environment = environment.env
+
+
 def _module_of(name: str) -> str:
   """Where the class of an environment is."""
   return str(registered(name).entry_point).partition(':')[0]

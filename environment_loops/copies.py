@@ -19,9 +19,7 @@ class Copies(stepping.EpisodeStepper):
     self._seeds: list[int | None] = list(seeds)
     self._environments = [building.build(self._spec.name) for _ in seeds]
     for environment, seed in zip(self._environments, seeds):
-      # Some draw from their spaces.
-      environment.action_space.seed(seed)
-      environment.observation_space.seed(seed)
+      building.seed_spaces(environment, seed)
     self._steps = [environment.step for environment in self._environments]
     self._space: Any = self._environments[0].action_space
     self._clocks = [

@@ -348,10 +348,11 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
       f'number, which may be constant. {_PAGE}'
     )
   if np.dtype(observation_space.dtype).kind in 'iu':
-    bounds = observation_space.low.min(), observation_space.high.max()
-    if max(abs(int(bound)) for bound in bounds) > _EXACT:
+    ends = observation_space.low.min(), observation_space.high.max()
+    largest = max(abs(int(end)) for end in ends)
+    if largest > _EXACT:
       print(
-        f'note: {name} observes whole numbers of up to {bounds[1]:,}. As '
+        f'note: {name} observes whole numbers of up to {largest:,}. As '
         f'float32, those above {_EXACT:,} are rounded. Scale them, or split '
         'them into several numbers, if small differences matter.',
         file=sys.stderr,

@@ -23,6 +23,12 @@ class EnvironmentRefused(ValueError):
   """The environment cannot be used; the message says why and what to do."""
 
 
+class ContractBroken(EnvironmentRefused):
+  """Found during a run: what was learned from it is wrong, again and again."""
+
+  no_restart_helps = True  # for its node
+
+
 class EnvironmentFault(RuntimeError):
   """A running environment produced something that is not experience."""
 

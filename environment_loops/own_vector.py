@@ -81,8 +81,12 @@ class Vectors(stepping.EpisodeStepper):
     """
     first = self.reset()
     shape, seen = (self._num, *self._spec.action_shape), first
-    action = np.zeros(shape, np.int64 if self._spec.discrete else np.float32)
+    rng = np.random.default_rng(0)
     for _ in range(_TRIED_STEPS):
+      if self._spec.discrete:
+        action = rng.integers(self._spec.num_actions, size=shape)
+      else:
+        action = rng.uniform(-1.0, 1.0, shape).astype(np.float32)
       seen = self.step(action).next_observation
       if (seen[1] != first[1]).any():  # or a reset would not show
         break
@@ -119,7 +123,7 @@ class Vectors(stepping.EpisodeStepper):
       out[going_on],
       equal_nan=self._checked,
     ):
-      raise faults.EnvironmentRefused(
+      raise faults.ContractBroken(
         f'{self._own_name()} was reset with reset_mask={mask.tolist()} and '
         'returned other observations where the mask is False, too. A reset has '
         "to read options['reset_mask'], begin episodes where it is True, and "

@@ -310,7 +310,10 @@ def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
     unit, budget = 'actor_steps', cell.experiment.total_steps
     if cell.topology.SECTION == 'offline':  # nobody steps
       unit, budget = 'learner_steps', offline.updates(cell.experiment)
-    if summary['totals'].get(unit, 0) >= budget:
+    done = summary['totals'].get(unit, 0)
+    if unit == 'learner_steps':  # as run_end.py counts them
+      done += summary['totals'].get('skipped_updates', 0)
+    if done >= budget:
       return _SPENT
     limit_s = cell.experiment.run.wall_clock_s
     if limit_s is not None and summary.get('elapsed_s', 0) >= limit_s:

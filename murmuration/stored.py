@@ -76,12 +76,13 @@ def copy(
       place.rename(old)
     new.rename(place)
   except BaseException:
-    if old.exists():
+    if old.exists() and not place.exists():
       old.rename(place)
     raise
   finally:
     shutil.rmtree(new, ignore_errors=True)
-  shutil.rmtree(old, ignore_errors=True)
+    if place.exists():
+      shutil.rmtree(old, ignore_errors=True)
   return path
 
 

@@ -26,6 +26,7 @@ from launch.engines import prepare
 from launch.rpc import directory as directory_lib
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a node that was told to stop
+FINAL = 70  # whose error has `no_restart_helps`
 
 
 def warm() -> None:
@@ -98,6 +99,8 @@ def run(
     print(error, end='', file=sys.stderr)
     if isinstance(e, SystemExit) and isinstance(e.code, int):
       exit_code = e.code or 1
+    elif getattr(e, 'no_restart_helps', False):
+      exit_code = FINAL
   finally:
     with contextlib.suppress(BaseException):
       atexit._run_exitfuncs()

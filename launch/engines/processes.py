@@ -85,7 +85,14 @@ class Backend:
     oom = code == -signal.SIGKILL and message['oom']
     killed = code in (-signal.SIGKILL, -signal.SIGTERM, child.TERMINATED)
     return supervision.Event(
-      index, 'exited', pid, failed, error, killed and not oom, hopeless=oom
+      index,
+      'exited',
+      pid,
+      failed,
+      error,
+      killed and not oom,
+      hopeless=oom,
+      final=code == child.FINAL,
     )
 
 

@@ -232,6 +232,18 @@ class OneRestarts(One):
   vector_entry_point = Restarts
 
 
+class RestsAndRestarts(Restarts):
+  '''It stands still unless it is told to move.'''
+
+  def step(self, actions):
+    self.t += actions - 1
+    return super().step(actions)
+
+
+class OneRests(One):
+  vector_entry_point = RestsAndRestarts
+
+
 class Buffers(Broken):
   '''Returns the same arrays each time, and writes to them later.'''
 
@@ -387,9 +399,10 @@ def test_before_a_run_one_is_made_and_closed(name):
   assert [(one.num_envs, one.closed) for one in made] == [(2, True)]
 
 
-def test_one_whose_reset_begins_all_episodes_is_refused_before_a_run():
+@pytest.mark.parametrize('name', ['OneRestarts', 'OneRests'])
+def test_one_whose_reset_begins_all_episodes_is_refused_before_a_run(name):
   with pytest.raises(environments.EnvironmentRefused, match='reset_mask'):
-    vector.check('own_vectors:OneRestarts')
+    vector.check(f'own_vectors:{name}')
 
 
 def test_one_whose_reset_begins_all_episodes_gives_no_wrong_transition():

@@ -258,6 +258,13 @@ def test_too_many_restarts_in_a_row_fail_for_good(launch):
   assert nodes['raiser/0'][:2] == ['failed', 2]
 
 
+def test_a_node_that_no_restart_helps_is_not_restarted(launch):
+  code, reason, nodes = launch('is_hopeless').wait()
+  assert code == 1
+  assert 'the environment is wrong' in reason
+  assert nodes['hopeless/0'][:2] == ['failed', 0]
+
+
 def test_a_node_that_the_kernel_kills_for_memory_is_given_up(launch):
   code, reason, nodes = launch('eats_all_memory').wait()
   assert code == 1

@@ -130,6 +130,14 @@ class Raiser(Node):
     raise ValueError('the cat sat on the keyboard')
 
 
+class Hopeless(Node):
+  def run(self):
+    pulse.worked(moved=True)
+    error = ValueError('the environment is wrong')
+    error.no_restart_helps = True
+    raise error
+
+
 class Crasher(Node):
   def run(self):
     ctypes.string_at(0)
@@ -343,6 +351,14 @@ def raises_again_and_again(run_dir):
   add(program, 'waiter', Waiter, run_dir)
   add(program, 'raiser', Raiser, run_dir)
   restarts.assign(program, come_back=True, max_restarts=2)
+  return program
+
+
+@scenario
+def is_hopeless(run_dir):
+  program = lp.Program('is_hopeless')
+  add(program, 'hopeless', Hopeless, run_dir)
+  restarts.assign(program, come_back=True)
   return program
 
 
