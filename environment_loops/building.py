@@ -162,10 +162,11 @@ def _check_registered(name: str) -> None:
     try:
       importlib.import_module(module)
     except (Exception, SystemExit) as error:
+      missing = isinstance(error, ImportError)
       raise faults.EnvironmentRefused(
         f'{name} needs the module {module!r}, which cannot be imported: '
-        f'{faults.gist(error)}. One of your own has the form package.module, '
-        'seen from the working directory or from PYTHONPATH.'
+        f'{error if missing else faults.gist(error)}. One of your own has the '
+        'form package.module, seen from the working directory or PYTHONPATH.'
       ) from error
   if identifier in gymnasium.registry:
     return

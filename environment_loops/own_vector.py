@@ -83,7 +83,7 @@ class Vectors(stepping.EpisodeStepper):
     shape, seen = (self._num, *self._spec.action_shape), first
     rng = np.random.default_rng(0)
     for _ in range(_TRIED_STEPS):
-      if self._spec.discrete:
+      if self._spec.num_actions is not None:
         action = rng.integers(self._spec.num_actions, size=shape)
       else:
         action = rng.uniform(-1.0, 1.0, shape).astype(np.float32)

@@ -357,6 +357,12 @@ def _honest(
       exit_code=1,
       reason=f'what was learned is not kept: {directory.path} {gone}',
     )
+  if unfinished := summary.get('unfinished'):
+    _warn(
+      directory.path,
+      f'{", ".join(unfinished)} did not end in time: what was learned last may '
+      'not be evaluated, or not be saved; see logs/.',
+    )
   totals = summary['totals']
   steps = totals.get('actor_steps', 0)
   if summary['outcome'] == 'goal':

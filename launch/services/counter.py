@@ -163,7 +163,10 @@ class Counter:
   def hold(self, node: str, seconds: float) -> None:
     """Has the end wait for a node, `seconds` from now at most; 0 lets go."""
     with self._lock:
-      self._holds[node] = self._clock() + seconds
+      if seconds:
+        self._holds[node] = self._clock() + seconds
+      else:
+        self._holds.pop(node, None)
     self._save()
 
   def finished(self) -> bool:
@@ -266,6 +269,7 @@ class Counter:
             'result': self._end.result,
             'latest': self._files.latest,
             'rows_left_out': dict(self._files.left_out),
+            'unfinished': sorted(self._holds),  # nodes that never let go
           },
         )
 

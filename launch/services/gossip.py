@@ -130,6 +130,12 @@ class Message(NamedTuple):
   theta: Any = None  # float32 [P, D] after its own update, if sent
 
 
+class NothingMixed(RuntimeError):
+  """Neighbours are heard, and no parameters of theirs arrive."""
+
+  no_restart_helps = True
+
+
 class Inbox:
   """The newest message of each sender. Thread-safe.
 
@@ -313,6 +319,7 @@ class Gossip(local.Local):
     self._dead: dict[int, int] = {}  # worker to messages heard before its death
     self._mixtures = self._averages = 0
     self._waited_s = 0.0
+    self._began = time.monotonic()
 
   # Served over RPC.
 
@@ -373,6 +380,7 @@ class Gossip(local.Local):
       sender.start()
     self._send(self._senders, Message(self._iteration))
     self._meet()
+    self._began = time.monotonic()
     if self._average is not None:
       self._average.meet(self._first_patience_s, worker.over)
 
@@ -392,6 +400,14 @@ class Gossip(local.Local):
     # The other neighbours only need to know this worker's iteration.
     self._send(set(self._senders) - set(now), number)
     self._wait(iteration)
+    passed_s = time.monotonic() - self._began
+    silent = self._sources and not self._inbox.newest
+    if silent and passed_s > self._first_patience_s:
+      raise NothingMixed(
+        f'No parameters of a neighbour have arrived in {passed_s:.0f} s, '
+        'though they are heard: is the connection too slow for messages of '
+        f'{own.nbytes:,} bytes?'
+      )
     theta = self._mixture(iteration, own)
     if self._period and iteration % self._period == 0:
       theta = self._mean(iteration // self._period, theta)

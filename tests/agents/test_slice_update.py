@@ -170,7 +170,6 @@ def test_shards_together_make_the_step_of_a_learner(name, shards):
     tuple(tf.zeros((1, theta.size)) for _ in range(agent.optimizer.slots)),
     tf.zeros((1, count), tf.int64),
     None,
-    None,
   )
   for update in range(30):
     g = rng.normal(size=theta.size).astype(np.float32)

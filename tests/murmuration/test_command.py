@@ -142,7 +142,6 @@ def test_the_doctor_of_a_wheel_refuses_arguments(monkeypatch, capsys, tmp_path):
     (['ppo', '--total-timesteps=9'], '--config.run.steps_per_agent'),
     (['ppo', '--steps', '9'], '--config.run.steps_per_agent'),
     (['ppo', '--engine=local_mt'], '--lp_launch_type'),
-    (['ppo', '--config.environment=os:getcwdd'], "'os:getcwd'"),
   ],
 )
 def test_what_is_nearly_a_flag_gets_a_hint(flags, said, capsys):
@@ -235,7 +234,7 @@ def test_an_exported_policy_plays_an_environment_of_the_user_s_own(
   (tmp_path / 'own_poles.py').unlink()
   monkeypatch.delitem(sys.modules, 'own_poles')
   assert play.main() == 2
-  assert 'own_poles.py where you are' in capsys.readouterr().err
+  assert 'own_poles' in capsys.readouterr().err
 
 
 def test_a_film_that_cannot_be_is_refused_before_an_episode(

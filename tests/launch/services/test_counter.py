@@ -3,6 +3,7 @@
 import errno
 import functools
 import io
+import json
 import shutil
 import threading
 import time
@@ -486,12 +487,16 @@ def test_a_node_that_holds_the_end_is_waited_for(tmp_path):
   counter.hold('evaluator/0', 0.0)
   assert counter.snapshot()['held'] == {}
   assert _ended_after(thread, clock, 10.0, patience_s=30.0)
+  summary = json.loads((tmp_path / 'summary.json').read_text())
+  assert summary['unfinished'] == []
 
 
 def test_a_hold_that_is_never_let_go_runs_out(tmp_path):
   clock = _Clock()
   _, thread = _held(tmp_path, clock)
   assert _ended_after(thread, clock, 45.0, patience_s=30.0)
+  summary = json.loads((tmp_path / 'summary.json').read_text())
+  assert summary['unfinished'] == ['evaluator/0']
 
 
 def test_the_next_counter_waits_for_the_same_nodes(tmp_path, monkeypatch):

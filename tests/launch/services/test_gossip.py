@@ -248,6 +248,17 @@ def test_a_neighbour_that_is_never_heard_ends_the_worker(again, tau):
     worker.begin()
 
 
+def test_a_worker_that_gets_no_parameters_of_a_neighbour_ends():
+  exchange = played.make_exchange(
+    RING, 0, {1: played.Client()}, tau=None, first_patience_s=0.05
+  )
+  exchange.push_message(1, 0)
+  worker = played.Worker(exchange).begin()
+  time.sleep(0.1)
+  with pytest.raises(gossip.NothingMixed):
+    worker.iterate()
+
+
 def test_who_asks_for_the_state_of_a_worker_is_also_heard_by_it():
   # Else it would wait for a neighbour that waits for it.
   (first, second), clients = played.make_workers(RING, tau=None)
