@@ -186,10 +186,15 @@ def _check_registered(name: str) -> None:
 
 
 def seed_spaces(environment: gymnasium.Env, seed: int) -> None:
-  """Seeds the spaces, as some environments draw from them, and wrappers."""
+  """Seeds the spaces of an environment and of all that it wraps.
+
+  Some environments draw from them.
+  """
   while True:
-    environment.action_space.seed(seed)
-    environment.observation_space.seed(seed)
+    for name in ('action_space', 'observation_space'):
+      space = getattr(environment, name, None)  # a wrapper may bring its own
+      if space is not None:
+        space.seed(seed)
     if not isinstance(environment, gymnasium.Wrapper):
       return
     environment = environment.env

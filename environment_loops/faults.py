@@ -24,9 +24,9 @@ class EnvironmentRefused(ValueError):
 
 
 class ContractBroken(EnvironmentRefused):
-  """Found during a run: what was learned from it is wrong, again and again."""
+  """The environment breaks its interface during a run, and would again."""
 
-  no_restart_helps = True  # for its node
+  no_restart_helps = True  # The engine ends the run.
 
 
 class EnvironmentFault(RuntimeError):

@@ -57,7 +57,8 @@ class Watched:
       self._handlers = {
         number: signal.getsignal(number) for number in signal.valid_signals()
       }
-    self._kept = {child.pid for child in psutil.Process().children()}
+    # All, as one whose parent ends meanwhile becomes a child of this process.
+    self._kept = {x.pid for x in psutil.Process().children(recursive=True)}
     _adopt_orphans(True)
     self._watch = threading.Thread(target=self._look, daemon=True)
     self._watch.start()
@@ -110,9 +111,9 @@ def _adopt_orphans(on: bool) -> None:
 
 
 def _descendants(kept: Collection[int]) -> list[psutil.Process]:
-  """Living processes below children other than `kept`, without Python's own.
+  """Living processes that this one has started, without Python's helpers.
 
-  What a kept child starts meanwhile is its own.
+  Children in `kept`, and what they start, are left out.
   """
   found = []
   for child in psutil.Process().children():

@@ -26,7 +26,7 @@ from launch.engines import prepare
 from launch.rpc import directory as directory_lib
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a node that was told to stop
-FINAL = 70  # whose error has `no_restart_helps`
+FINAL = 70  # exit code of one whose error has a true `no_restart_helps`
 
 
 def warm() -> None:

@@ -140,10 +140,8 @@ class _Backend:
       self._events.put(supervision.Event(index, 'running'))
       node.run()
     except BaseException as e:  # also sys.exit(0): a finished node returns
-      error, final = (
-        prepare.format_error(e),
-        getattr(e, 'no_restart_helps', False),
-      )
+      error = prepare.format_error(e)
+      final = getattr(e, 'no_restart_helps', False)
       if _needs_a_process(e):
         error, final = _HANDLER, True
       elif not manager.stop_event().is_set():

@@ -269,7 +269,8 @@ class Counter:
             'result': self._end.result,
             'latest': self._files.latest,
             'rows_left_out': dict(self._files.left_out),
-            'unfinished': sorted(self._holds),  # nodes that never let go
+            # Nodes that the end has waited for in vain.
+            'unfinished': sorted(self._holds) if self._over else [],
           },
         )
 

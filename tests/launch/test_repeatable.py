@@ -6,6 +6,7 @@ import random
 import shutil
 from typing import Any
 
+import gymnasium
 from gymnasium.envs.classic_control import cartpole
 import numpy as np
 import pytest
@@ -168,16 +169,24 @@ def test_a_repeatable_run_asks_no_server(tmp_path):
 class Draws(cartpole.CartPoleEnv):
   """CartPole-v1 that draws from all generators there are."""
 
-  max_episode_steps = 50
-
   def step(self, action):
     observation, reward, *rest = super().step(action)
     drawn = random.random() + np.random.rand() + self.action_space.sample()
     return observation, reward + drawn, *rest
 
 
+class Covered(gymnasium.Wrapper):
+  """Has an action space of its own, over the one that is drawn from."""
+
+  max_episode_steps = 50
+
+  def __init__(self):
+    super().__init__(Draws())
+    self.action_space = gymnasium.spaces.Discrete(2)
+
+
 def test_global_generators_are_seeded_too(run, monkeypatch):
-  task = f'{__name__}:Draws'
+  task = f'{__name__}:Covered'
   monkeypatch.setitem(AGENTS, 'draws', (*AGENTS['dqn'][:2], task))
   found = []
   for directory in ('one', 'other'):

@@ -570,12 +570,15 @@ def test_what_had_ended_is_told_what_a_resume_does(
   assert session._ended(run, cell) == said
 
 
-@pytest.mark.parametrize('updates, said', [(450, session._SPENT), (449, '')])
+@pytest.mark.parametrize(
+  'updates, skipped, said',
+  [(450, 0, session._SPENT), (449, 0, ''), (440, 10, session._SPENT)],
+)
 def test_the_budget_of_a_run_without_actors_is_of_updates(
-  tmp_path, updates, said
+  tmp_path, updates, skipped, said
 ):
   run = run_directory.create(tmp_path / 'run', {}, {})
-  totals = {'learner_steps': updates}
+  totals = {'learner_steps': updates, 'skipped_updates': skipped}
   jsonable.write(
     run.path / 'summary.json', {'outcome': 'budget', 'totals': totals}
   )

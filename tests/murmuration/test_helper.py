@@ -519,6 +519,25 @@ def test_a_run_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
   assert {p.name for p in tmp_path.iterdir()} == {'run', 'there', 'link'}
 
 
+def test_an_interrupt_after_a_run_was_replaced_leaves_nothing(
+  tmp_path, monkeypatch
+):
+  run, there = _kept(tmp_path / 'run', 0), _kept(tmp_path / 'there', 1)
+  rename = pathlib.Path.rename
+
+  def interrupted(path, target):
+    rename(path, target)
+    if path.name.endswith(str(os.getpid())):
+      raise KeyboardInterrupt
+
+  with monkeypatch.context() as patched:
+    patched.setattr(pathlib.Path, 'rename', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      run.save(there.path, overwrite=True)
+  assert there.path.joinpath('config.json').read_text() == '{"seed": 0}'
+  assert {p.name for p in tmp_path.iterdir()} == {'run', 'there'}
+
+
 @pytest.mark.parametrize('size', [0, 10_000_000])
 def test_a_helper_that_cannot_start_shows_what_it_said(monkeypatch, size):
   monkeypatch.setenv('PYTHONHOME', '/nowhere')
