@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 
 import tensorflow as tf
 
-from agents import impala
-from agents import optimizers
-from agents import settings
+from murmuration.agents import impala
+from murmuration.agents import optimizers
+from murmuration.agents import settings
 
 
 @dataclasses.dataclass(frozen=True)

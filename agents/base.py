@@ -46,13 +46,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from agents import feeds
-from agents import optimizers
-from agents import parameters
-from agents.networks import conv
-from environment_loops import environments
-from replay import blocks
-from replay import packing
+from murmuration.agents import feeds
+from murmuration.agents import optimizers
+from murmuration.agents import parameters
+from murmuration.agents.networks import conv
+from murmuration.environment_loops import environments
+from murmuration.replay import blocks
+from murmuration.replay import packing
 
 # Observations [K, ...] to actions [K, ...]. One with a memory also has
 # `reset()`, for new episodes, and `ended(last)`, where episodes end, bool [K].

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from agents import base
-from agents import contract
+from murmuration.agents import base
+from murmuration.agents import contract
 
 Arrays = tuple[np.ndarray, ...]
 

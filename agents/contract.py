@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import difflib
 from typing import Any
 
-from agents import base
+from murmuration.agents import base
 
 _NEEDED = (
   'name spec layout optimizer target_update batch_size learning_rate metrics'

@@ -17,13 +17,13 @@ from typing import Annotated, Literal
 import numpy as np
 import tensorflow as tf
 
-from agents import replay_agent
-from agents import settings
-from agents.actor_critic import agent as actor_critic
-from agents.actor_critic import config as actor_critic_config
-from agents.actor_critic import deterministic
-from agents.losses import categorical
-from environment_loops import environments
+from murmuration.agents import replay_agent
+from murmuration.agents import settings
+from murmuration.agents.actor_critic import agent as actor_critic
+from murmuration.agents.actor_critic import config as actor_critic_config
+from murmuration.agents.actor_critic import deterministic
+from murmuration.agents.losses import categorical
+from murmuration.environment_loops import environments
 
 _logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from environment_loops import atari
-from replay import packing
+from murmuration.environment_loops import atari
+from murmuration.replay import packing
 
 _ROUNDING = 1e-4  # of actions that were mapped to [-1, 1]
 

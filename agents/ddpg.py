@@ -11,8 +11,8 @@ D4PG is the same with a categorical critic: d4pg.py.
 
 from __future__ import annotations
 
-from agents.actor_critic import config as actor_critic_config
-from agents.actor_critic import deterministic
+from murmuration.agents.actor_critic import config as actor_critic_config
+from murmuration.agents.actor_critic import deterministic
 
 # Its defaults are small-scale values (docs/agents/ddpg.md).
 Config = actor_critic_config.Deterministic

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from agents import value_agent
-from agents.losses import value
-from environment_loops import environments
+from murmuration.agents import value_agent
+from murmuration.agents.losses import value
+from murmuration.environment_loops import environments
 
 
 @dataclasses.dataclass(frozen=True)

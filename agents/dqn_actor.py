@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from agents import base
-from agents import exploration
-from agents.losses import priorities
-from replay import packing
+from murmuration.agents import base
+from murmuration.agents import exploration
+from murmuration.agents.losses import priorities
+from murmuration.replay import packing
 
 
 class Actor(base.Actor):

@@ -20,10 +20,10 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from agents import base
-from agents import optimizers
-from agents import parameters
-from agents import settings
+from murmuration.agents import base
+from murmuration.agents import optimizers
+from murmuration.agents import parameters
+from murmuration.agents import settings
 
 # Groups of theta that are neither learned nor perturbed.
 _STATE = ('normalizer', 'priority')

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from replay import packing
+from murmuration.replay import packing
 
 
 class Feed(Protocol):

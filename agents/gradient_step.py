@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from agents import base
+from murmuration.agents import base
 
 # (theta [P, D], step -rate * u [P, D], *operands) -> displacement [P, D].
 Combine = Callable[..., 'tf.Tensor']

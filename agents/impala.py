@@ -15,16 +15,16 @@ from typing import Annotated, Literal
 
 import tensorflow as tf
 
-from agents import base
-from agents import member_losses
-from agents import optimizers
-from agents import settings
-from agents.losses import policy_gradient
-from agents.losses import vtrace
-from agents.unroll import agent as unroll_agent
-from agents.unroll import network as unroll_network
-from environment_loops import environments
-from replay import blocks
+from murmuration.agents import base
+from murmuration.agents import member_losses
+from murmuration.agents import optimizers
+from murmuration.agents import settings
+from murmuration.agents.losses import policy_gradient
+from murmuration.agents.losses import vtrace
+from murmuration.agents.unroll import agent as unroll_agent
+from murmuration.agents.unroll import network as unroll_network
+from murmuration.environment_loops import environments
+from murmuration.replay import blocks
 
 # exp(20) is far above any bound on rho, and finite in float32.
 _MAX_LOG_RHO = 20.0

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import feeds
-from agents import gradient_step
-from agents import member_losses
-from agents import parameters
-from agents import updates
-from agents.exchange import base as exchange_base
+from murmuration.agents import base
+from murmuration.agents import feeds
+from murmuration.agents import gradient_step
+from murmuration.agents import member_losses
+from murmuration.agents import parameters
+from murmuration.agents import updates
+from murmuration.agents.exchange import base as exchange_base
 
 _logger = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 100

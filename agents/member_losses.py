@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from agents import base
-from agents import parameters
+from murmuration.agents import base
+from murmuration.agents import parameters
 
 _logger = logging.getLogger(__name__)
 # Of gradients of tf.cond, tf.map_fn and tf.scan, for example.

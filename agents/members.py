@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agents import base
+from murmuration.agents import base
 
 
 class Population:

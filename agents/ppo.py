@@ -17,18 +17,18 @@ from typing import Annotated
 
 import tensorflow as tf
 
-from agents import base
-from agents import optimizers
-from agents import settings
-from agents.losses import gae
-from agents.losses import policy_gradient
-from agents.losses import ppo as losses
-from agents.losses import vtrace
-from agents.unroll import agent as unroll_agent
-from agents.unroll import network as unroll_network
-from agents.unroll import rollouts
-from environment_loops import environments
-from replay import blocks
+from murmuration.agents import base
+from murmuration.agents import optimizers
+from murmuration.agents import settings
+from murmuration.agents.losses import gae
+from murmuration.agents.losses import policy_gradient
+from murmuration.agents.losses import ppo as losses
+from murmuration.agents.losses import vtrace
+from murmuration.agents.unroll import agent as unroll_agent
+from murmuration.agents.unroll import network as unroll_network
+from murmuration.agents.unroll import rollouts
+from murmuration.environment_loops import environments
+from murmuration.replay import blocks
 
 # The updates of a rollout stop once the divergence exceeds this many targets.
 _KL_MARGIN = 1.5

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
-from agents import base
-from agents import optimizers
-from agents import settings
-from environment_loops import environments
+from murmuration.agents import base
+from murmuration.agents import optimizers
+from murmuration.agents import settings
+from murmuration.environment_loops import environments
 
 PRIORITIZED = settings.only_with('prioritized', True)
 

@@ -13,12 +13,12 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from agents import settings
-from agents.actor_critic import agent as actor_critic
-from agents.actor_critic import config as actor_critic_config
-from agents.losses import policy as policy_losses
-from agents.losses import soft
-from environment_loops import environments
+from murmuration.agents import settings
+from murmuration.agents.actor_critic import agent as actor_critic
+from murmuration.agents.actor_critic import config as actor_critic_config
+from murmuration.agents.losses import policy as policy_losses
+from murmuration.agents.losses import soft
+from murmuration.environment_loops import environments
 
 # Of log sigma, as SB3 and the authors' code have them; the paper has none.
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -20.0, 2.0

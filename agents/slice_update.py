@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import optimizers
+from murmuration.agents import base
+from murmuration.agents import optimizers
 
 _AHEAD = 1024  # updates for which schedules are computed in advance
 

@@ -9,10 +9,10 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
-from agents import evolution
-from agents import optimizers
-from agents import parameters
-from agents.networks import normalization
+from murmuration.agents import evolution
+from murmuration.agents import optimizers
+from murmuration.agents import parameters
+from murmuration.agents.networks import normalization
 
 _PRIOR = 0.01  # observations of mean 0 and variance 1; starter code
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import words
-from agents.exchange import base as exchange_base
+from murmuration.agents import base
+from murmuration.agents import words
+from murmuration.agents.exchange import base as exchange_base
 
 
 class Results(NamedTuple):

@@ -17,19 +17,19 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import dqn_actor
-from agents import exploration as exploration_lib
-from agents import member_losses
-from agents import parameters
-from agents import replay_agent
-from agents import settings
-from agents.losses import priorities
-from agents.losses import value
-from agents.networks import conv
-from agents.networks import mlp
-from environment_loops import environments
-from replay import packing
+from murmuration.agents import base
+from murmuration.agents import dqn_actor
+from murmuration.agents import exploration as exploration_lib
+from murmuration.agents import member_losses
+from murmuration.agents import parameters
+from murmuration.agents import replay_agent
+from murmuration.agents import settings
+from murmuration.agents.losses import priorities
+from murmuration.agents.losses import value
+from murmuration.agents.networks import conv
+from murmuration.agents.networks import mlp
+from murmuration.environment_loops import environments
+from murmuration.replay import packing
 
 _LADDER = settings.only_with('exploration', 'ladder')
 _SCHEDULE = settings.only_with('exploration', 'schedule')

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replay import tensors as tensors_lib
+from murmuration.replay import tensors as tensors_lib
 
 _WORD = 4  # bytes
 _ALIGNMENT = 64  # bytes

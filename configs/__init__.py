@@ -3,3 +3,6 @@
 A file defines `AGENT = registry.Agent(...)`, and its name is the agent's on the
 command line. The first preset is the default.
 """
+
+if __name__ == 'configs':
+  raise ImportError('import it as murmuration.configs')

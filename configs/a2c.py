@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import a2c
-from launch import registry
+from murmuration.agents import a2c
+from murmuration.launch import registry
 
 _ENVIRONMENTS = 16  # of the only actor, whose block is one batch
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import a2c
-from configs import _mujoco
-from launch import registry
+from murmuration.agents import a2c
+from murmuration.configs import _mujoco
+from murmuration.launch import registry
 
 _ENVIRONMENTS = 4  # of each learner; [M]: 1
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents.acme import d4pg as acme_d4pg
-from configs import _mujoco
-from launch import registry
+from murmuration.agents.acme import d4pg as acme_d4pg
+from murmuration.configs import _mujoco
+from murmuration.launch import registry
 
 PRESETS: dict[str, dict[str, Any]] = {
   'inverted_pendulum': {

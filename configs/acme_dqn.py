@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents.acme import dqn as acme_dqn
-from launch import registry
+from murmuration.agents.acme import dqn as acme_dqn
+from murmuration.launch import registry
 
 PRESETS: dict[str, dict[str, Any]] = {
   'cartpole': {

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import dqn
-from launch import registry
+from murmuration.agents import dqn
+from murmuration.launch import registry
 
 # The settings that turn DQN into Ape-X, for all tasks.
 _AGENT: dict[str, Any] = {

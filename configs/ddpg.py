@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import ddpg
-from configs import _mujoco
-from launch import registry
+from murmuration.agents import ddpg
+from murmuration.configs import _mujoco
+from murmuration.launch import registry
 
 _LARGE: dict[str, Any] = {
   'policy_sizes': (256, 256),

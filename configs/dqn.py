@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import dqn
-from launch import registry
+from murmuration.agents import dqn
+from murmuration.launch import registry
 
 # An update of 64 transitions for every environment step.
 _PACE = {'samples_per_insert': 64.0}

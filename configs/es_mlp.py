@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import ppo
-from configs import _mujoco
-from launch import registry
+from murmuration.agents import ppo
+from murmuration.configs import _mujoco
+from murmuration.launch import registry
 
 
 def _preset(

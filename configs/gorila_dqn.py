@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import dqn
-from launch import registry
+from murmuration.agents import dqn
+from murmuration.launch import registry
 
 _LEARNERS = 4  # [N]: 100
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import impala
-from configs import _mujoco
-from launch import registry
+from murmuration.agents import impala
+from murmuration.configs import _mujoco
+from murmuration.launch import registry
 
 _CARTPOLE_STEPS = 200_000
 _ACROBOT_STEPS = 400_000

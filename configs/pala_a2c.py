@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from configs import gala_a2c
-from launch import registry
+from murmuration.configs import gala_a2c
+from murmuration.launch import registry
 
 _AVG_PERIOD = 50  # iterations
 

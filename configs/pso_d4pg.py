@@ -7,8 +7,8 @@ The paper's explorers use DQN and DDPG.
 
 from __future__ import annotations
 
-from configs import d4pg
-from configs import pso_ddpg
-from launch import registry
+from murmuration.configs import d4pg
+from murmuration.configs import pso_ddpg
+from murmuration.launch import registry
 
 AGENT = registry.swarm_of(d4pg.AGENT, pso_ddpg.SWARM, pso_ddpg.OF_TASK)

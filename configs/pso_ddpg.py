@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from configs import ddpg
-from launch import registry
+from murmuration.configs import ddpg
+from murmuration.launch import registry
 
 SWARM: dict[str, Any] = {
   'num_explorers': 4,  # paper: 31

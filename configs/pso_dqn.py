@@ -5,8 +5,8 @@ python launch/run.py pso_dqn:acrobot
 
 from __future__ import annotations
 
-from configs import dqn
-from launch import registry
+from murmuration.configs import dqn
+from murmuration.launch import registry
 
 # Measured: 1.8% of untrained networks have a mean of at least 475 over 20
 # episodes of CartPole-v1, so some 43% of swarms of 31 start with one.

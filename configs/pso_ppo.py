@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from configs import ppo
-from configs import pso_ddpg
-from launch import registry
+from murmuration.configs import ppo
+from murmuration.configs import pso_ddpg
+from murmuration.launch import registry
 
 # Learning rates are spread as in all other presets of a swarm.
 _SWARM: dict[str, Any] = {'num_explorers': 4, 'k': 10.0, 'c_max': 0.5}

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import sac
-from configs import _mujoco
-from launch import registry
+from murmuration.agents import sac
+from murmuration.configs import _mujoco
+from murmuration.launch import registry
 
 PRESETS: dict[str, dict[str, Any]] = {
   'pendulum': {

@@ -15,3 +15,6 @@ observers       sums up episodes as they pass
 episodes        plays given episodes, each from its own seed
 evaluation      plays episodes to measure a policy
 """
+
+if __name__ == 'environment_loops':
+  raise ImportError('import it as murmuration.environment_loops')

@@ -24,7 +24,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from environment_loops import faults
+from murmuration.environment_loops import faults
 
 FRAME_SKIP = 4
 STACK = 4

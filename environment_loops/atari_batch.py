@@ -14,8 +14,8 @@ from ale_py import vector_env
 import cv2
 import numpy as np
 
-from environment_loops import atari
-from environment_loops import stepping
+from murmuration.environment_loops import atari
+from murmuration.environment_loops import stepping
 
 
 class Ataris(stepping.EpisodeStepper):

@@ -14,8 +14,8 @@ import weakref
 import gymnasium
 import numpy as np
 
-from environment_loops import atari
-from environment_loops import faults
+from murmuration.environment_loops import atari
+from murmuration.environment_loops import faults
 
 _SEEN = 'To be seen, it has to take render_mode, and to draw in render().'
 # What gymnasium warns of, and is mended or said in a sentence here.

@@ -10,7 +10,7 @@ import math
 import gymnasium
 import numpy as np
 
-from environment_loops import stepping
+from murmuration.environment_loops import stepping
 
 
 def uniforms(seeds: Sequence[int]) -> list[Callable[..., np.ndarray]]:

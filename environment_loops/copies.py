@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from environment_loops import building
-from environment_loops import faults
-from environment_loops import stepping
+from murmuration.environment_loops import building
+from murmuration.environment_loops import faults
+from murmuration.environment_loops import stepping
 
 
 class Copies(stepping.EpisodeStepper):

@@ -24,10 +24,10 @@ from dm_env import specs
 import gymnasium
 import numpy as np
 
-from environment_loops import actions
-from environment_loops import building
-from environment_loops import faults
-from environment_loops import making
+from murmuration.environment_loops import actions
+from murmuration.environment_loops import building
+from murmuration.environment_loops import faults
+from murmuration.environment_loops import making
 
 EnvironmentRefused = faults.EnvironmentRefused
 EnvironmentFault = faults.EnvironmentFault

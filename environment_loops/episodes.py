@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from environment_loops import stepping
+from murmuration.environment_loops import stepping
 
 
 class Policy(Protocol):

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import dm_env
 import numpy as np
 
-from environment_loops import atari
-from environment_loops import environments
-from environment_loops import faults
-from environment_loops import vector
+from murmuration.environment_loops import atari
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import faults
+from murmuration.environment_loops import vector
 
 _logger = logging.getLogger(__name__)
 # Successive broken episodes of one environment that end an evaluation.

@@ -19,8 +19,8 @@ from gymnasium.utils import seeding
 import mujoco
 import numpy as np
 
-from environment_loops import building
-from environment_loops import stepping
+from murmuration.environment_loops import building
+from murmuration.environment_loops import stepping
 
 _STATE = int(
   mujoco.mjtState.mjSTATE_TIME

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from environment_loops import mujoco_batch
+from murmuration.environment_loops import mujoco_batch
 
 
 def _clip(values: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from environment_loops import vector
+from murmuration.environment_loops import vector
 
 
 @dataclasses.dataclass(frozen=True)

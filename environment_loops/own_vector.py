@@ -14,9 +14,9 @@ import gymnasium
 from gymnasium.envs import registration
 import numpy as np
 
-from environment_loops import building
-from environment_loops import faults
-from environment_loops import stepping
+from murmuration.environment_loops import building
+from murmuration.environment_loops import faults
+from murmuration.environment_loops import stepping
 
 _MODE = gymnasium.vector.AutoresetMode.DISABLED
 _TRIED_STEPS = 100  # until an observation differs from an episode's first

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 
-from environment_loops import actions as actions_lib
-from environment_loops import environments
-from environment_loops import faults
+from murmuration.environment_loops import actions as actions_lib
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import faults
 
 RAISE = 'raise'
 DROP = 'drop'

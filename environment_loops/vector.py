@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from environment_loops import atari
-from environment_loops import building
-from environment_loops import environments
-from environment_loops import making
-from environment_loops import stepping
+from murmuration.environment_loops import atari
+from murmuration.environment_loops import building
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import making
+from murmuration.environment_loops import stepping
 
 StepBatch = stepping.StepBatch
 VectorEnvironment = stepping.VectorEnvironment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from agents import settings
+from murmuration.agents import settings
 
 _CENTRAL = settings.only_with('inference', 'central')
 

@@ -16,19 +16,19 @@ from typing import Any
 
 import launchpad as lp
 
-from agents import contract
-from agents import settings as agent_settings
-from environment_loops import atari
-from environment_loops import environments
-from environment_loops import making
-from environment_loops import vector
-from launch import actor_settings
-from launch import experiment as experiment_lib
-from launch import graph
-from launch import needs
-from launch import registry
-from run_records import names
-from run_records import settings
+from murmuration.agents import contract
+from murmuration.agents import settings as agent_settings
+from murmuration.environment_loops import atari
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import making
+from murmuration.environment_loops import vector
+from murmuration.launch import actor_settings
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import graph
+from murmuration.launch import needs
+from murmuration.launch import registry
+from murmuration.run_records import names
+from murmuration.run_records import settings
 
 _PLAIN = ('seed', 'topology', 'agent_name')  # of a config.json, beside sections
 
@@ -316,8 +316,8 @@ def _replay_sizes(agent: Any, config: Any) -> tuple[int, int]:
       f'{agent.name} learns from transitions, and {type(config).__name__} has '
       f'no {" and no ".join(missing)}: how many replay keeps, and how many it '
       'holds before learning begins. Give it these fields, as '
-      'agents.replay_agent.Config has them, or set unroll_length for an agent '
-      'that learns from unrolls.'
+      'murmuration.agents.replay_agent.Config has them, or set unroll_length '
+      'for an agent that learns from unrolls.'
     )
   return config.max_replay_size, config.min_replay_size
 

@@ -12,18 +12,18 @@ import json
 import pathlib
 import sys
 
-from environment_loops import atari
-from launch import cell as cell_lib
-from launch import engines
-from launch import registry
-from launch import session
-from replay import isolation
-from run_records import commands
-from run_records import jsonable
-from run_records import names
-from run_records import run_directory
-from run_records import settings
-from run_records import sinks
+from murmuration.environment_loops import atari
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import engines
+from murmuration.launch import registry
+from murmuration.launch import session
+from murmuration.replay import isolation
+from murmuration.run_records import commands
+from murmuration.run_records import jsonable
+from murmuration.run_records import names
+from murmuration.run_records import run_directory
+from murmuration.run_records import settings
+from murmuration.run_records import sinks
 
 _CONFIG = '--config'
 # What other libraries and our own functions call some flags.

@@ -17,21 +17,21 @@ import sys
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from run_records import first
+from murmuration.run_records import first
 
 if __name__ == '__main__':
   first.begin()
 
-from run_records import later
+from murmuration.run_records import later
 
 if __name__ == '__main__':
   later.put_off()  # a small policy plays without
 
-from environment_loops import environments
 from murmuration import playing
-from run_records import commands
-from run_records import film
-from run_records import run_directory
+from murmuration.environment_loops import environments
+from murmuration.run_records import commands
+from murmuration.run_records import film
+from murmuration.run_records import run_directory
 
 
 def main() -> int:

@@ -7,9 +7,9 @@ import dataclasses
 import math
 from typing import Annotated, Literal
 
-from agents import base
-from agents import settings
-from environment_loops import environments
+from murmuration.agents import base
+from murmuration.agents import settings
+from murmuration.environment_loops import environments
 
 _Ratio = Annotated[
   float, settings.between(0, 1e4, 'above 0 and at most 10,000', '(]')

@@ -21,11 +21,11 @@ from typing import Any
 
 import launchpad as lp
 
-from environment_loops import atari
-from environment_loops import building
-from environment_loops import environments
-from launch import experiment as experiment_lib
-from launch.nodes import worker
+from murmuration.environment_loops import atari
+from murmuration.environment_loops import building
+from murmuration.environment_loops import environments
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch.nodes import worker
 
 _logger = logging.getLogger(__name__)
 # Reverb compresses what it holds: frames of games to about a tenth, numbers

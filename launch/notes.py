@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from launch import cell as cell_lib
+from murmuration.launch import cell as cell_lib
 
 _CLEARLY = 0.9  # share of the budget; rates that are 0 earlier get a note
 _SUPPORT = ('agent.v_min', 'agent.v_max')

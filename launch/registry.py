@@ -15,32 +15,36 @@ from typing import Any, Protocol
 
 import launchpad as lp
 
-from agents import base
-from agents import contract
-from agents import settings as agent_settings
-from environment_loops import environments
-from environment_loops import faults
-from environment_loops import making
-from launch import experiment as experiment_lib
-from run_records import names
-from run_records import settings
+from murmuration.agents import base
+from murmuration.agents import contract
+from murmuration.agents import settings as agent_settings
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import faults
+from murmuration.environment_loops import making
+from murmuration.launch import experiment as experiment_lib
+from murmuration.run_records import names
+from murmuration.run_records import settings
 
 # Names to modules. A topology is what `Topology` says, a module or an object.
 TOPOLOGIES = {
-  'single_process': 'launch.topologies.single_process',
-  'actor_learner': 'launch.topologies.actor_learner',
-  'swarm': 'launch.topologies.swarm',
-  'evolution': 'launch.topologies.evolution',
-  'parameter_server': 'launch.topologies.parameter_server',
-  'gossip': 'launch.topologies.gossip',
+  'single_process': 'murmuration.launch.topologies.single_process',
+  'actor_learner': 'murmuration.launch.topologies.actor_learner',
+  'swarm': 'murmuration.launch.topologies.swarm',
+  'evolution': 'murmuration.launch.topologies.evolution',
+  'parameter_server': 'murmuration.launch.topologies.parameter_server',
+  'gossip': 'murmuration.launch.topologies.gossip',
 }
 # With those that need more than an agent, such as a data set, and are in no
 # table.
-ALL_TOPOLOGIES = {**TOPOLOGIES, 'offline': 'launch.topologies.offline'}
+ALL_TOPOLOGIES = {
+  **TOPOLOGIES,
+  'offline': 'murmuration.launch.topologies.offline',
+}
 _PARTS = ('SECTION', 'Config', 'members', 'build')  # of a topology
 # Beside the section of a topology, in a config.json.
 _TAKEN = 'agent pace run environment seed topology agent_name'.split()
-_CONFIGS = 'configs'  # the layer above: imported by name, when it is asked for
+# The layer above: imported by name, when it is asked for.
+_CONFIGS = 'murmuration.configs'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +131,7 @@ def is_alias(name: str) -> bool:
 
 def agents() -> list[str]:
   """Names in configs/."""
-  directory = pathlib.Path(__file__).resolve().parents[1] / _CONFIGS
+  directory = pathlib.Path(__file__).resolve().parents[1] / 'configs'
   return sorted(
     path.stem for path in directory.glob('*.py') if path.stem[0] != '_'
   )
@@ -157,7 +161,7 @@ def agent(name: str) -> Agent:
   if not isinstance(found, Agent):
     raise ValueError(
       f'{name} is {names.kind(found)}, not an agent: it has to be a '
-      'launch.registry.Agent, or a subclass of agents.base.Agent.'
+      'murmuration.launch.registry.Agent, or a subclass of agents.base.Agent.'
     )
   made: Any = found.agent
   if is_agent_class(made):

@@ -14,8 +14,8 @@ import re
 import time
 from typing import Any
 
-from launch import pulse
-from launch import rpc
+from murmuration.launch import pulse
+from murmuration.launch import rpc
 
 _logger = logging.getLogger(__name__)
 _PERIOD_S = 1.0

@@ -18,19 +18,19 @@ import sys
 if not __package__:
   sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-from run_records import first
+from murmuration.run_records import first
 
 if __name__ == '__main__':
   first.begin()
 
-from replay import isolation
-from run_records import later
+from murmuration.replay import isolation
+from murmuration.run_records import later
 
 if __name__ == '__main__':
   isolation.prepare(sys.argv)  # the imports below may start threads
   later.put_off()
 
-from launch import command_line
+from murmuration.launch import command_line
 
 if __name__ == '__main__':
   first.leave(command_line.main(sys.argv[1:], __doc__))

@@ -19,29 +19,29 @@ from typing import Any
 
 import launchpad as lp
 
-from environment_loops import faults
-from launch import cell as cell_lib
-from launch import engines
-from launch import needs
-from launch import notes
-from launch.nodes import offline
-from replay import isolation
-from replay import tensors
-from run_records import checkpoints
-from run_records import commands
-from run_records import counter_file
-from run_records import first
-from run_records import follow
-from run_records import jsonable
-from run_records import later
-from run_records import launcher
-from run_records import metrics
-from run_records import names
-from run_records import packages
-from run_records import run_directory
-from run_records import unsaved
-from run_records import view
-from run_records import view_text
+from murmuration.environment_loops import faults
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import engines
+from murmuration.launch import needs
+from murmuration.launch import notes
+from murmuration.launch.nodes import offline
+from murmuration.replay import isolation
+from murmuration.replay import tensors
+from murmuration.run_records import checkpoints
+from murmuration.run_records import commands
+from murmuration.run_records import counter_file
+from murmuration.run_records import first
+from murmuration.run_records import follow
+from murmuration.run_records import jsonable
+from murmuration.run_records import later
+from murmuration.run_records import launcher
+from murmuration.run_records import metrics
+from murmuration.run_records import names
+from murmuration.run_records import packages
+from murmuration.run_records import run_directory
+from murmuration.run_records import unsaved
+from murmuration.run_records import view
+from murmuration.run_records import view_text
 
 _SPENT = (
   'the budget of this run is used, so nothing is left to be done. Raise '
@@ -289,7 +289,7 @@ def run(
       print(said, file=sys.stderr)
     try:
       # Not at the top: matplotlib takes as long to import as a node to start.
-      from run_records import plots  # pylint: disable=g-import-not-at-top
+      from murmuration.run_records import plots  # pylint: disable=g-import-not-at-top
 
       with interrupts.raising():  # not in half an import
         plots.learning_curve(directory.path)

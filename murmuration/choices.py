@@ -7,12 +7,12 @@ import difflib
 import inspect
 from typing import Any
 
-from launch import cell as cell_lib
-from launch import registry
 from murmuration import given
 from murmuration import objects
 from murmuration import runs
-from run_records import settings as settings_lib
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import registry
+from murmuration.run_records import settings as settings_lib
 
 
 def cell(

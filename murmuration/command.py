@@ -27,24 +27,20 @@ import runpy
 import shlex
 import sys
 
-# Run as a file, Python would look for modules in murmuration/ first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
 from murmuration import setup
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Words to modules that are run as `python -m`.
 COMMANDS = {
-  'run': 'launch.run',
-  'evaluate': 'launch.evaluate',
+  'run': 'murmuration.launch.run',
+  'evaluate': 'murmuration.launch.evaluate',
   'play': 'murmuration.play',
   'export': 'murmuration.export',
-  'sink': 'run_records.follow',
-  'inspect': 'replay.inspect',
-  'sweep': 'studies.sweep',
-  'dataset': 'replay.export',
-  'results': 'studies.results',
+  'sink': 'murmuration.run_records.follow',
+  'inspect': 'murmuration.replay.inspect',
+  'sweep': 'murmuration.studies.sweep',
+  'dataset': 'murmuration.replay.export',
+  'results': 'murmuration.studies.results',
 }
 _DOCTOR = 'requirements/doctor.py'  # of a clone; a wheel has none
 _USAGE = 2
@@ -61,14 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f'usage: murmuration COMMAND [ARGUMENT ...]\n\n{__doc__.strip()}')
     return 0 if words else _USAGE
   name, *rest = words
-  # The project's packages come before a caller's modules of the same names.
-  sys.path.insert(0, str(ROOT))
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   others = {'doctor': _doctor, 'setup': setup.main}
   sys.argv = [f'murmuration {name}', *rest]
-  from run_records import commands
-  from run_records import first
-  from run_records import names
+  from murmuration.run_records import commands
+  from murmuration.run_records import first
+  from murmuration.run_records import names
 
   first.streams()
   try:

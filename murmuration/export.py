@@ -20,28 +20,24 @@ import sys
 import textwrap
 from typing import Any
 
-# Run as a file, Python would look for modules in murmuration/ first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
-from run_records import first
+from murmuration.run_records import first
 
 if __name__ == '__main__':
   first.begin()
 
-from run_records import later
+from murmuration.run_records import later
 
 if __name__ == '__main__':
   later.put_off()  # most formats, and what is refused, need nothing of it
 
 import numpy as np
 
-from environment_loops import environments
 from murmuration import playing
 from murmuration import portable
-from run_records import commands
-from run_records import packages
-from run_records import run_directory
+from murmuration.environment_loops import environments
+from murmuration.run_records import commands
+from murmuration.run_records import packages
+from murmuration.run_records import run_directory
 
 FORMATS = ('numpy', 'savedmodel', 'onnx')
 _SCORE_SEED = 1_000_000  # no run's own

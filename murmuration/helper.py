@@ -1,9 +1,8 @@
 """What a helper process does: it trains one run, or serves many policies.
 
-  python murmuration/helper.py FILE_DESCRIPTOR
+  python -m murmuration.helper FILE_DESCRIPTOR
 
-Started by process.py, of which it is the other end. The project's packages come
-first here, and the caller's modules after them.
+Started by process.py, of which it is the other end.
 """
 
 from __future__ import annotations
@@ -24,14 +23,10 @@ import sys
 import time
 from typing import Any
 
-# Run as a file, Python would look for modules in murmuration/ first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
-from replay import isolation
-from run_records import commands
-from run_records import first
-from run_records import later
+from murmuration.replay import isolation
+from murmuration.run_records import commands
+from murmuration.run_records import first
+from murmuration.run_records import later
 
 _TICK_S = 0.4
 _asked: list[int] = []  # SIGTERM, if it came while no engine could take it
@@ -63,8 +58,8 @@ class Ticks:
 
   def __init__(self, connection: Any, path: pathlib.Path, cell: Any):
     from murmuration import choices
-    from run_records import metrics
-    from run_records import run_directory
+    from murmuration.run_records import metrics
+    from murmuration.run_records import run_directory
 
     self._connection = connection
     self._run = run_directory.RunDirectory(path)
@@ -106,7 +101,7 @@ class Ticks:
       os.kill(os.getpid(), signal.SIGTERM)
 
   def _tell_steps(self) -> None:
-    from run_records import counter_file
+    from murmuration.run_records import counter_file
 
     found = counter_file.counted(self._run.metrics_directory)
     if found:
@@ -123,7 +118,7 @@ class Ticks:
       )
 
   def _tell_evaluations(self) -> None:
-    from run_records import metrics
+    from murmuration.run_records import metrics
 
     for row, end in metrics.rows(self._evaluations, self._told):
       self._send(('evaluation', row))
@@ -147,14 +142,14 @@ def train(
   cluster: str | Sequence[str] = (),
 ) -> tuple[int, dict[str, Any] | None]:
   """Trains; returns the exit code of the run, and its summary."""
-  from launch import session
-  from launch.engines import linux
-  from launch.engines import state
   from murmuration import arguments
   from murmuration import choices
-  from run_records import counter_file
-  from run_records import run_directory
-  from run_records import sinks as sinks_lib
+  from murmuration.launch import session
+  from murmuration.launch.engines import linux
+  from murmuration.launch.engines import state
+  from murmuration.run_records import counter_file
+  from murmuration.run_records import run_directory
+  from murmuration.run_records import sinks as sinks_lib
 
   # A run does not outlive its caller, not even a killed one. What comes after
   # (isolation) may take this away: then the next tick finds nobody.

@@ -1,9 +1,7 @@
 """Agents, environments and topologies of a caller, as names and as bytes.
 
-The caller's process never imports the project's other packages: their
-top-level names (`agents`, `launch`, ...) may be those of files of the caller's
-own. So what is to run goes to a helper process, as a name where it has an
-importable one, else by value (cloudpickle).
+What is to run goes to a helper process, as a name where it has an importable
+one, else by value (cloudpickle).
 """
 
 from __future__ import annotations
@@ -19,16 +17,6 @@ import types
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PACKAGES = (
-  'agents',
-  'configs',
-  'environment_loops',
-  'launch',
-  'murmuration',
-  'replay',
-  'run_records',
-  'studies',
-)
 GIVEN = 'murmuration.given'
 # Where the config of a run names them.
 KEYS = {
@@ -123,20 +111,13 @@ class Objects:
       return self._pickled
     import cloudpickle  # only who defines objects pays for it
 
-    own = [module for name, module in sys.modules.items() if _hides(name)]
-    for module in own:
-      cloudpickle.register_pickle_by_value(module)
-    try:
-      others = {}
-      for name, spec in self._others.items():
-        with contextlib.suppress(Exception):  # of whatever its arguments are
-          others[name] = cloudpickle.dumps(spec)
-      found = {'objects': self._objects, 'ids': self._ids, 'others': others}
-      self._pickled = cloudpickle.dumps(found)
-      return self._pickled
-    finally:
-      for module in own:
-        cloudpickle.unregister_pickle_by_value(module)
+    others = {}
+    for name, spec in self._others.items():
+      with contextlib.suppress(Exception):  # of whatever its arguments are
+        others[name] = cloudpickle.dumps(spec)
+    found = {'objects': self._objects, 'ids': self._ids, 'others': others}
+    self._pickled = cloudpickle.dumps(found)
+    return self._pickled
 
 
 def kinds(config: Mapping[str, Any]) -> dict[str, str]:
@@ -187,19 +168,11 @@ def _registered() -> dict[str, Any]:
   }
 
 
-def _hides(module: str) -> bool:
-  """Whether a loaded module has a name of the project's and is not of it."""
-  if module.partition('.')[0] not in PACKAGES:
-    return False
-  file = getattr(sys.modules[module], '__file__', None)
-  return file is not None and ROOT not in pathlib.Path(file).resolve().parents
-
-
 def _importable(thing: Any) -> str | None:
   """`module:Name` of what another process can import, else None."""
   if isinstance(thing, types.ModuleType):
     package, _, name = thing.__name__.rpartition('.')
-    return f'{package}:{name}' if package and not _hides(package) else None
+    return f'{package}:{name}' if package else None
   if hasattr(thing, '__qualname__'):
     places = [(thing.__module__, thing.__qualname__)]
   else:
@@ -215,7 +188,6 @@ def _importable(thing: Any) -> str | None:
       name.isidentifier()
       and getattr(loaded, '__spec__', None) is not None
       and module not in ('__main__', '__mp_main__')
-      and not _hides(module)
       and getattr(loaded, name, None) is thing
     ):
       return f'{module}:{name}'

@@ -18,11 +18,7 @@ import pathlib
 import sys
 from typing import Any
 
-# Run as a file, Python would look for modules in murmuration/ first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
-from run_records import first
+from murmuration.run_records import first
 
 if __name__ == '__main__':
   first.begin()
@@ -30,12 +26,12 @@ if __name__ == '__main__':
 import gymnasium
 import numpy as np
 
-from environment_loops import atari
-from environment_loops import building
-from environment_loops import faults
-from environment_loops import making
 from murmuration import portable
-from run_records import commands
+from murmuration.environment_loops import atari
+from murmuration.environment_loops import building
+from murmuration.environment_loops import faults
+from murmuration.environment_loops import making
+from murmuration.run_records import commands
 
 ZOO = pathlib.Path(__file__).with_name('zoo')
 _MAX_STEPS = 100_000  # as in an evaluation
@@ -183,7 +179,7 @@ def main() -> int:
     if args.name is None:
       return commands.show(_listing())
     if args.video:
-      from run_records import film
+      from murmuration.run_records import film
 
       film.check(args.video)  # before episodes that may take long
       # Whatever makes the environment may change the working directory.

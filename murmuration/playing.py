@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agents import base
-from environment_loops import actions
-from environment_loops import atari
-from environment_loops import building
-from environment_loops import environments
-from environment_loops import evaluation
-from environment_loops import faults
-from environment_loops import making
-from launch import experiment
-from launch import registry
 from murmuration import given
 from murmuration import objects
-from run_records import checkpoints
-from run_records import film
-from run_records import run_directory
+from murmuration.agents import base
+from murmuration.environment_loops import actions
+from murmuration.environment_loops import atari
+from murmuration.environment_loops import building
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import evaluation
+from murmuration.environment_loops import faults
+from murmuration.environment_loops import making
+from murmuration.launch import experiment
+from murmuration.launch import registry
+from murmuration.run_records import checkpoints
+from murmuration.run_records import film
+from murmuration.run_records import run_directory
 
 _FPS = 30.0  # where the environment does not say
 

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import multiprocessing
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from murmuration import arguments as arguments_lib
 from murmuration import objects
 from murmuration import setup
 
-_SCRIPT = pathlib.Path(__file__).with_name('helper.py')
 # The engine gives its nodes 8 s to save and to end.
 _STOP_S = 30.0
 _INTERRUPT_S = (
@@ -68,7 +66,7 @@ class Helper:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
       self.process = subprocess.Popen(
-        [sys.executable, str(_SCRIPT), str(theirs.fileno())],
+        [sys.executable, '-m', 'murmuration.helper', str(theirs.fileno())],
         stdin=subprocess.DEVNULL,
         stdout=self._output,
         stderr=self._output,

@@ -342,8 +342,8 @@ def train(
 
   Args:
     agent: a name, with a preset or without ('ppo', 'ppo:pendulum'), or
-      'module:Name', or a `launch.registry.Agent`, or a subclass of
-      `agents.base.Agent` that says of which class its config is, by
+      'module:Name', or a `murmuration.launch.registry.Agent`, or a subclass of
+      `murmuration.agents.base.Agent` that says of which class its config is, by
       `config: Config` in its body or at the parameter of its `__init__`.
     environment: a gymnasium id, 'module:Name', or a class or function that
       makes a gymnasium environment. None: that of the preset.

@@ -11,12 +11,12 @@ import warnings
 import gymnasium
 import numpy as np
 
-from launch import registry
 from murmuration import given
 from murmuration import playing
-from run_records import film as film_lib
-from run_records import names
-from run_records import run_directory
+from murmuration.launch import registry
+from murmuration.run_records import film as film_lib
+from murmuration.run_records import names
+from murmuration.run_records import run_directory
 
 _policies: dict[int, playing.Native] = {}
 _numbers = itertools.count()
@@ -91,7 +91,9 @@ def metrics(path: pathlib.Path, kind: str) -> list[dict[str, Any]]:
 
 
 def plot(path: pathlib.Path, to: pathlib.Path | None) -> pathlib.Path:
-  from run_records import plots  # matplotlib, which a run starts without
+  from murmuration.run_records import (
+    plots,  # matplotlib, which a run starts without
+  )
 
   drawn = plots.learning_curve(path, to)
   if drawn is None:

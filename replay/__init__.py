@@ -16,12 +16,12 @@ sampler       samples for the learner, mixed from all shards
 ring          replay in the process that learns, for repeatable runs
 priorities    checked, repaired, and written back to their shard
 tensors       works around a leak of TensorFlow's on Python 3.11
-export        `python -m replay.export`: replay as a data set
+export        `murmuration dataset`: replay as a data set
 episodes      reconstructs the episodes in replay
 minari        writes them in Minari's format
 isolation     a private network, because Reverb has no password
 checkpoints   save and restore a server
-inspect/      `python -m replay.inspect`
+inspect/      `murmuration inspect`
 """
 
 import os
@@ -32,3 +32,6 @@ _HERE = 'localhost,127.0.0.1'
 _direct = os.environ.get('no_grpc_proxy') or os.environ.get('no_proxy') or ''
 if not _direct.endswith(_HERE):
   os.environ['no_grpc_proxy'] = f'{_direct},{_HERE}'.lstrip(',')
+
+if __name__ == 'replay':
+  raise ImportError('import it as murmuration.replay')

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import reverb
 
-from replay import nstep
-from replay import packing
-from replay import priorities as priorities_lib
-from replay import writer
+from murmuration.replay import nstep
+from murmuration.replay import packing
+from murmuration.replay import priorities as priorities_lib
+from murmuration.replay import writer
 
 # Transitions written at once, after one call for their priorities.
 TRANSITION_BURST = 64

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import reverb
 
-from replay import blocks
-from replay import packing
-from replay import writer as writer_lib
+from murmuration.replay import blocks
+from murmuration.replay import packing
+from murmuration.replay import writer as writer_lib
 
 # Blocks are large, and each block in flight adds to the policy lag.
 OPTIONS = writer_lib.WriteOptions(max_in_flight=2)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from replay import packing
+from murmuration.replay import packing
 
 
 class Block(NamedTuple):

@@ -37,8 +37,8 @@ from reverb.cc.checkpointing import checkpoint_pb2
 import tensorflow as tf
 from tensorflow.python.saved_model import nested_structure_coder
 
-from replay import stderr
-from replay import table_checks
+from murmuration.replay import stderr
+from murmuration.replay import table_checks
 
 MANIFEST = 'manifest.json'
 STAGING = 'staging'

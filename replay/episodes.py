@@ -17,7 +17,7 @@ import dataclasses
 
 import numpy as np
 
-from replay import packing
+from murmuration.replay import packing
 
 
 @dataclasses.dataclass(frozen=True)

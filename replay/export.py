@@ -1,7 +1,7 @@
 """Writes what a run's replay holds as a data set.
 
-    python -m replay.export runs/NAME out/
-    python -m replay.export runs/NAME/checkpoints/replay/shard_0 out/
+    murmuration dataset runs/NAME out/
+    murmuration dataset runs/NAME/checkpoints/replay/shard_0 out/
 
   out/transitions.npz    arrays, of which `--topology=offline` learns
   out/NAME-v0/           the same as episodes, for Minari
@@ -25,10 +25,7 @@ import sys
 
 # Run as a file, Python would look for modules in replay/ first, whose inspect/
 # is not Python's.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
-from run_records import first
+from murmuration.run_records import first
 
 if __name__ == '__main__':
   first.begin()
@@ -45,8 +42,8 @@ import zipfile
 import numpy as np
 
 # Nothing that takes seconds to import before --help.
-from replay import isolation
-from replay import packing
+from murmuration.replay import isolation
+from murmuration.replay import packing
 
 FILE = 'transitions.npz'
 FORMATS = ('all', 'arrays', 'minari')
@@ -58,7 +55,7 @@ _INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command; returns its exit code: 0, or 2 with a sentence."""
   parser = argparse.ArgumentParser(
-    prog='python -m replay.export',
+    prog='murmuration dataset',
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
@@ -71,8 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   isolation.enter('auto')  # a checkpoint is read by a server in this process
   try:
     sys.path.append(_here())  # for environments of the user's own
-    from replay import checkpoints  # noqa: F401
-    from replay.inspect import read  # noqa: F401
+    from murmuration.replay import checkpoints  # noqa: F401
+    from murmuration.replay.inspect import read  # noqa: F401
 
     first.raise_interrupts()
     for line in export(args.source, args.out, args.format):
@@ -145,9 +142,9 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   Raises:
     ValueError: there is no checkpoint of replay, or not of transitions.
   """
-  from replay import checkpoints
-  from replay.inspect import read as reading
-  from replay.inspect import target as inspect_target
+  from murmuration.replay import checkpoints
+  from murmuration.replay.inspect import read as reading
+  from murmuration.replay.inspect import target as inspect_target
 
   try:
     target = inspect_target.find(source)
@@ -291,7 +288,7 @@ def _opened(path: pathlib.Path) -> Iterator[Any]:
       yield file
   except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as e:
     raise ValueError(
-      f'{path} is no data set of transitions ({e}). `python -m replay.export '
+      f'{path} is no data set of transitions ({e}). `murmuration dataset '
       'RUN OUT` writes one.'
     ) from e
 
@@ -304,8 +301,8 @@ def _also(about: dict[str, Any]) -> str:
 
 
 def _minari(found: dict, about: dict[str, Any], out: pathlib.Path) -> str:
-  from replay import episodes
-  from replay import minari
+  from murmuration.replay import episodes
+  from murmuration.replay import minari
 
   if not about.get('environment') or about.get('gamma') is None:
     raise ValueError(

@@ -22,7 +22,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from replay import episodes as episodes_lib
+from murmuration.replay import episodes as episodes_lib
 
 _VERSION = '0.5.4'  # Minari version with this format
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from replay import packing
+from murmuration.replay import packing
 
 # Tolerance for the rounding of actions beyond [-1, 1].
 _ROUNDING = 1e-4

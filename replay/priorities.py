@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import reverb
 
-from replay import table_checks
+from murmuration.replay import table_checks
 
 # Limit of batches that wait to be written, for each shard.
 MAX_WAITING = 16

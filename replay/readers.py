@@ -26,8 +26,8 @@ from typing import Any
 import reverb
 import tensorflow as tf
 
-from replay import table_checks
-from replay import tensors as tensors_lib
+from murmuration.replay import table_checks
+from murmuration.replay import tensors as tensors_lib
 
 _CONNECT_TIMEOUT_S = 10  # for the server's signature
 

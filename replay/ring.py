@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from replay import priorities as priorities_lib
-from replay import shards
+from murmuration.replay import priorities as priorities_lib
+from murmuration.replay import shards
 
 
 class Ring:

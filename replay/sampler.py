@@ -15,9 +15,9 @@ import weakref
 
 import reverb
 
-from replay import readers
-from replay import shards
-from replay import table_checks
+from murmuration.replay import readers
+from murmuration.replay import shards
+from murmuration.replay import table_checks
 
 # Seconds between a waiting sampler's calls of `should_stop`.
 _LOOK_AROUND_S = 0.5

@@ -12,7 +12,7 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
-from replay import readers
+from murmuration.replay import readers
 
 
 class Sample(NamedTuple):

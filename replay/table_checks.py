@@ -10,7 +10,7 @@ from typing import Any
 import reverb
 import tensorflow as tf
 
-from replay import packing
+from murmuration.replay import packing
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,8 +33,8 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
-from replay import stderr
-from replay import table_checks
+from murmuration.replay import stderr
+from murmuration.replay import table_checks
 
 # Limit of items that the server has not confirmed. At the limit a writer waits
 # for half of them: a wait for each item would cost a round trip each.

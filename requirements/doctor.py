@@ -128,7 +128,7 @@ def network_of_runs():
   """Whether runs get a private network on this machine, in one line."""
   sys.path.append(str(environment_lib.ROOT))
   try:
-    from replay import isolation
+    from murmuration.replay import isolation
   except (ImportError, SyntaxError):  # no Linux, or a Python before 3.7
     return 'no private network here'
   return isolation.found()

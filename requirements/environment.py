@@ -56,8 +56,7 @@ PLACES = {
 IMPORTS = """
 numpy scipy tensorflow sonnet tree reverb launchpad acme.agents.tf.d4pg trfl
 gymnasium Box2D pygame mujoco ale_py cv2 imageio msgpack psutil rich matplotlib
-tensorboard pytest hypothesis ray agents environment_loops replay launch
-murmuration
+tensorboard pytest hypothesis ray murmuration.launch
 """.split()
 
 IMPORT = """
@@ -293,8 +292,7 @@ def install_with(tool, count, environment):
 def link(environment):
   """Makes project and stack importable, and the command bin/murmuration.
 
-  A path file rather than `pip install -e`, whose finder comes after sys.path: a
-  directory `configs` where the user is would be taken for ours.
+  A path file: tests/ and scripts there are found too, without pip.
   """
   seen = [environment.stack.site] if environment.stack else []
   paths = ''.join(f'{path}\n' for path in [*seen, environment.root])

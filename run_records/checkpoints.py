@@ -17,8 +17,8 @@ import zlib
 
 import numpy as np
 
-from run_records import durable
-from run_records import jsonable
+from murmuration.run_records import durable
+from murmuration.run_records import jsonable
 
 # In RUN/checkpoints/.
 STAR = 'star.npz'  # theta [D], version, r_star, explorer

@@ -17,7 +17,7 @@ import sys
 import threading
 from typing import Any, NoReturn
 
-from run_records import first
+from murmuration.run_records import first
 
 # Exit codes; as in a shell, 128 and the signal's number are that signal's.
 FINISHED = 0

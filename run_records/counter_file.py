@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from run_records import checkpoints
+from murmuration.run_records import checkpoints
 
 
 def counted(directory: pathlib.Path) -> dict[str, Any]:

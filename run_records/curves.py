@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from run_records import learning_statistics as statistics
-from run_records import run_directory
+from murmuration.run_records import learning_statistics as statistics
+from murmuration.run_records import run_directory
 
 _RETURN = 'return_mean'
 _STEPS = 'actor_steps'

@@ -90,7 +90,7 @@ def _interrupted(*unused: Any) -> NoReturn:
 
 def _say_what_is_missing(kind: Any, error: Any, trace: Any) -> None:
   """The hook for what nobody caught."""
-  root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+  root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
   name = getattr(error, 'name', None) or ''
   if not issubclass(kind, ModuleNotFoundError) or not name or '.' in name:
     sys.__excepthook__(kind, error, trace)

@@ -13,11 +13,7 @@ from __future__ import annotations
 import pathlib
 import sys
 
-# Run as a file, Python would look for modules in run_records/ first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
-from run_records import first
+from murmuration.run_records import first
 
 if __name__ == '__main__':
   first.begin()
@@ -32,13 +28,13 @@ import select
 import subprocess
 from typing import IO, Any
 
-from run_records import commands
-from run_records import jsonable
-from run_records import launcher
-from run_records import metrics
-from run_records import run_directory
-from run_records import run_log
-from run_records import sinks
+from murmuration.run_records import commands
+from murmuration.run_records import jsonable
+from murmuration.run_records import launcher
+from murmuration.run_records import metrics
+from murmuration.run_records import run_directory
+from murmuration.run_records import run_log
+from murmuration.run_records import sinks
 
 _PERIOD_S = 1.0
 _PATIENCE_S = 30.0  # for what a sink has to send after the end
@@ -190,7 +186,13 @@ class Follower:
     """Starts it. The run's directory need not be there yet."""
     self._names = ','.join(names)
     self._process = subprocess.Popen(
-      [sys.executable, __file__, str(path.absolute()), f'--to={self._names}']
+      [
+        sys.executable,
+        '-m',
+        __name__,
+        str(path.absolute()),
+        f'--to={self._names}',
+      ]
       # A user's own sink is found where this process found it.
       + ['--live', f'--path={os.pathsep.join(sys.path)}'],
       stdin=subprocess.PIPE,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from run_records import durable
+from murmuration.run_records import durable
 
 _NON_FINITE = {'inf': math.inf, '-inf': -math.inf, 'nan': math.nan}
 

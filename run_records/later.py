@@ -22,7 +22,7 @@ import sys
 import types
 from typing import Any
 
-SLOW = ('tensorflow', 'sonnet', 'reverb', 'replay.checkpoints')
+SLOW = ('tensorflow', 'sonnet', 'reverb', 'murmuration.replay.checkpoints')
 
 
 class _Module(types.ModuleType):

@@ -25,7 +25,7 @@ from tensorboard.compat.proto import event_pb2
 from tensorboard.compat.proto import summary_pb2
 from tensorboard.summary.writer import record_writer
 
-from run_records import jsonable
+from murmuration.run_records import jsonable
 
 _KIND = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]*')
 _WAITING = 100_000  # rows

@@ -21,9 +21,9 @@ from matplotlib import layout_engine
 from matplotlib import ticker
 from matplotlib.backends import backend_agg
 
-from run_records import curves
-from run_records import durable
-from run_records import run_directory
+from murmuration.run_records import curves
+from murmuration.run_records import durable
+from murmuration.run_records import run_directory
 
 # If another version of matplotlib made the user's list of fonts, this one logs
 # twenty lines about fonts that no plot here needs.

@@ -29,9 +29,9 @@ import time
 from typing import Any
 import uuid
 
-from run_records import commands
-from run_records import jsonable
-from run_records import metrics
+from murmuration.run_records import commands
+from murmuration.run_records import jsonable
+from murmuration.run_records import metrics
 
 _MIN_FREE_BYTES = 200_000_000
 

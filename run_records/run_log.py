@@ -13,7 +13,7 @@ import math
 import pathlib
 from typing import Any
 
-from run_records import metrics as metrics_lib
+from murmuration.run_records import metrics as metrics_lib
 
 _logger = logging.getLogger(__name__)
 _NODE = 'node_'  # prefix of the kinds of rows of nodes

@@ -15,7 +15,7 @@ import types
 import typing
 from typing import Any, Literal
 
-from agents import settings
+from murmuration.agents import settings
 
 _WIDTH = 80
 # Words that stand in many names, and tell little alone.

@@ -20,10 +20,10 @@ import pathlib
 import time
 from typing import Any
 
-from run_records import jsonable
-from run_records import names
-from run_records import packages
-from run_records import run_directory
+from murmuration.run_records import jsonable
+from murmuration.run_records import names
+from murmuration.run_records import packages
+from murmuration.run_records import run_directory
 
 _PROJECT = 'murmuration'
 _BATCH = 100  # settings in one call of MLflow
@@ -162,7 +162,7 @@ def _own(name: str) -> type[Sink]:
   if not _is_sink(found):
     raise ValueError(
       f'{name} is {names.kind(found)}, not a sink: it has to be a subclass of '
-      'run_records.sinks.Sink.'
+      'murmuration.run_records.sinks.Sink.'
     )
   return found
 

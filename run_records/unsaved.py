@@ -15,10 +15,10 @@ import pathlib
 import time
 from typing import Any, NamedTuple
 
-from run_records import checkpoints
-from run_records import counter_file
-from run_records import durable
-from run_records import run_directory
+from murmuration.run_records import checkpoints
+from murmuration.run_records import counter_file
+from murmuration.run_records import durable
+from murmuration.run_records import run_directory
 
 RING = 'ring-{}.npz'  # replay in a worker's own process
 _PARTS = ('checkpoints', 'metrics')

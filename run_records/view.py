@@ -20,10 +20,10 @@ from typing import Any
 from rich import console as rich_console
 from rich import live as rich_live
 
-from run_records import unsaved
-from run_records import view_final
-from run_records import view_panels
-from run_records import view_text
+from murmuration.run_records import unsaved
+from murmuration.run_records import view_final
+from murmuration.run_records import view_panels
+from murmuration.run_records import view_text
 
 _POLL_PERIOD_S = 0.5
 _DEADLINE_S = 1.0

@@ -13,10 +13,10 @@ from rich import console as rich_console
 from rich import table
 from rich import text
 
-from run_records import checkpoints
-from run_records import commands as commands_lib
-from run_records import run_directory
-from run_records import view_text
+from murmuration.run_records import checkpoints
+from murmuration.run_records import commands as commands_lib
+from murmuration.run_records import run_directory
+from murmuration.run_records import view_text
 
 _TRACEBACK_LINES = 12
 _KEPT = (

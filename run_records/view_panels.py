@@ -17,7 +17,7 @@ from rich import panel
 from rich import table
 from rich import text
 
-from run_records import view_text
+from murmuration.run_records import view_text
 
 _DIM = 'grey58'
 _STYLES = {

@@ -7,9 +7,9 @@ A new study is an entry here. Rules and terms: docs/results/README.md.
 
 from __future__ import annotations
 
-from studies import declared_impala
-from studies import declared_papers
-from studies import plan as study_plan
+from murmuration.studies import declared_impala
+from murmuration.studies import declared_papers
+from murmuration.studies import plan as study_plan
 
 # Smaller networks, as for the other tasks: with those of the Hopper-v5 preset,
 # eight explorers take hours on two cores.

@@ -5,7 +5,7 @@ declared.py lists them with the others.
 
 from __future__ import annotations
 
-from studies import plan as study_plan
+from murmuration.studies import plan as study_plan
 
 _CENTRAL = '--config.actors.inference=central'
 _POSITION = 'examples.position_cartpole:PositionCartPole'

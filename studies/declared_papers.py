@@ -5,7 +5,7 @@ declared.py lists them with the others.
 
 from __future__ import annotations
 
-from studies import plan as study_plan
+from murmuration.studies import plan as study_plan
 
 _NETWORK = '--config.agent.hidden_sizes=(32, 32)'
 

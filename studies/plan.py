@@ -10,8 +10,8 @@ import dataclasses
 import pathlib
 import re
 
-from launch import registry
-from run_records import learning_statistics as statistics
+from murmuration.launch import registry
+from murmuration.run_records import learning_statistics as statistics
 
 _LAUNCH = pathlib.Path(__file__).resolve().parents[1] / 'launch'
 

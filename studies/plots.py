@@ -10,10 +10,10 @@ from matplotlib import axes as mpl_axes
 from matplotlib import ticker
 import numpy as np
 
-from run_records import curves
-from run_records import learning_statistics as statistics
-from run_records import plots
-from studies import summaries
+from murmuration.run_records import curves
+from murmuration.run_records import learning_statistics as statistics
+from murmuration.run_records import plots
+from murmuration.studies import summaries
 
 _GRID_POINTS = 240
 _LINES = ('-', '--', '-.', ':')

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import statistics
 
-from run_records import jsonable
-from studies import plan as study_plan
+from murmuration.run_records import jsonable
+from murmuration.studies import plan as study_plan
 
 
 class Progress:

@@ -11,26 +11,23 @@ import pathlib
 import sys
 from typing import Any
 
-# Run as a file, Python would look for modules in studies/ first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-from run_records import first
+from murmuration.run_records import first
 
 if __name__ == '__main__':
   first.begin()
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import cell as cell_lib
-from launch import graph
-from launch import registry
-from launch import session
 from murmuration import play
-from run_records import commands
-from run_records import curves
-from run_records import jsonable
-from studies import scores as study_scores
-from studies import tables as study_tables
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import graph
+from murmuration.launch import registry
+from murmuration.launch import session
+from murmuration.run_records import commands
+from murmuration.run_records import curves
+from murmuration.run_records import jsonable
+from murmuration.studies import scores as study_scores
+from murmuration.studies import tables as study_tables
 
 _RESULTS = session.root() / 'docs' / 'results'
 

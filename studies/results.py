@@ -15,10 +15,7 @@ import pathlib
 import sys
 
 # When run as a file, Python searches studies/ for modules first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
-from run_records import first
+from murmuration.run_records import first
 
 if __name__ == '__main__':
   first.begin()
@@ -33,15 +30,15 @@ import signal
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import session
-from run_records import commands
-from run_records import jsonable
-from studies import plan as study_plan
-from studies import plots as study_plots
-from studies import progress as study_progress
-from studies import runs as study_runs
-from studies import summaries as study_results
-from studies import tables as study_table
+from murmuration.launch import session
+from murmuration.run_records import commands
+from murmuration.run_records import jsonable
+from murmuration.studies import plan as study_plan
+from murmuration.studies import plots as study_plots
+from murmuration.studies import progress as study_progress
+from murmuration.studies import runs as study_runs
+from murmuration.studies import summaries as study_results
+from murmuration.studies import tables as study_table
 
 STUDIES_FILE = session.root() / 'studies' / 'declared.py'
 PUBLISHED = session.root() / 'docs' / 'results'

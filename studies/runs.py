@@ -26,11 +26,11 @@ import sys
 import time
 from typing import Any
 
-from launch.engines import linux
-from launch.engines import state
-from run_records import jsonable
-from studies import plan as study_plan
-from studies import progress as study_progress
+from murmuration.launch.engines import linux
+from murmuration.launch.engines import state
+from murmuration.run_records import jsonable
+from murmuration.studies import plan as study_plan
+from murmuration.studies import progress as study_progress
 
 # Exit codes that say nothing about a system: usage errors and interruptions.
 _NO_RESULT = (2, *state.BROKEN_OFF, -signal.SIGINT, -signal.SIGTERM)

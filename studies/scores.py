@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from studies import tables
+from murmuration.studies import tables
 
 # Study to its results, as summaries.collect has them.
 Results = Mapping[str, Mapping[str, Any]]

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from run_records import curves
-from run_records import learning_statistics as statistics
-from run_records import run_directory
-from studies import plan as study_plan
-from studies import runs as study_runs
+from murmuration.run_records import curves
+from murmuration.run_records import learning_statistics as statistics
+from murmuration.run_records import run_directory
+from murmuration.studies import plan as study_plan
+from murmuration.studies import runs as study_runs
 
 _WHOLE = 0.9  # least part of the budget at the last evaluation of a whole run
 _DENSE = 0.8  # least part of run.evaluations in the curve of a whole run

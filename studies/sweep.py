@@ -23,33 +23,30 @@ import sys
 from typing import Any
 
 # When run as a file, Python searches studies/ for modules first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
-from run_records import first
+from murmuration.run_records import first
 
 if __name__ == '__main__':
   first.begin()
 
-from run_records import later
+from murmuration.run_records import later
 
 if __name__ == '__main__':
   later.put_off()  # only the runs need TensorFlow
 
-from launch import command_line
-from run_records import commands
-from run_records import counter_file
-from run_records import curves
-from run_records import durable
-from run_records import jsonable
-from run_records import learning_statistics as statistics
-from run_records import run_directory
-from studies import plan as study_plan
-from studies import plots as study_plots
-from studies import progress as study_progress
-from studies import runs as study_runs
-from studies import search
-from studies import sweep_plan
+from murmuration.launch import command_line
+from murmuration.run_records import commands
+from murmuration.run_records import counter_file
+from murmuration.run_records import curves
+from murmuration.run_records import durable
+from murmuration.run_records import jsonable
+from murmuration.run_records import learning_statistics as statistics
+from murmuration.run_records import run_directory
+from murmuration.studies import plan as study_plan
+from murmuration.studies import plots as study_plots
+from murmuration.studies import progress as study_progress
+from murmuration.studies import runs as study_runs
+from murmuration.studies import search
+from murmuration.studies import sweep_plan
 
 _DRAWN = 6  # systems in the picture, as many as it has colours
 _NEW_SEED = 1000  # a seed by which no trial was selected

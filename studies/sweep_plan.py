@@ -9,18 +9,18 @@ import pathlib
 import re
 from typing import Any
 
-from launch import cell as cell_lib
-from launch import engines
-from launch import registry
-from launch import session
 from murmuration import choices
-from replay import isolation
-from run_records import jsonable
-from run_records import names
-from run_records import run_directory
-from studies import plan as study_plan
-from studies import runs as study_runs
-from studies import search
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import engines
+from murmuration.launch import registry
+from murmuration.launch import session
+from murmuration.replay import isolation
+from murmuration.run_records import jsonable
+from murmuration.run_records import names
+from murmuration.run_records import run_directory
+from murmuration.studies import plan as study_plan
+from murmuration.studies import runs as study_runs
+from murmuration.studies import search
 
 HOW = 'grid', 'random'
 STEPS = 'run.steps_per_agent'

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from environment_loops import building
+from murmuration.environment_loops import building
 
 
 def render(results: Mapping[str, Any]) -> str:

@@ -20,27 +20,24 @@ import subprocess
 import sys
 
 # When run as a file, Python searches studies/ for modules first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
-
-from run_records import first
+from murmuration.run_records import first
 
 if __name__ == '__main__':
   first.begin()
 
-from run_records import later
+from murmuration.run_records import later
 
 if __name__ == '__main__':
   later.put_off()  # only the runs need TensorFlow; small policies do not
 
-from launch import registry
-from launch import session
 from murmuration import export
 from murmuration import play
-from run_records import commands
-from run_records import curves
-from run_records import run_directory
-from studies import runs
+from murmuration.launch import registry
+from murmuration.launch import session
+from murmuration.run_records import commands
+from murmuration.run_records import curves
+from murmuration.run_records import run_directory
+from murmuration.studies import runs
 
 EPISODES = 100
 MOST_BYTES = 100_000  # size limit of an entry

@@ -278,7 +278,7 @@ def run_commands(forker):
 @pytest.fixture(scope='module')
 def forked_runs(forker):
   """Runs of studies and sweeps are forks while this is there."""
-  from studies import runs as study_runs
+  from murmuration.studies import runs as study_runs
 
   def start(words, stdout, **unused):
     _, script, *argv = map(str, words)
@@ -324,7 +324,7 @@ def private_directory(tmp_path_factory, monkeypatch):
 @pytest.fixture
 def make_counter():
   """make_counter(run_dir=None, budget=None): a counter as a client sees it."""
-  from launch.services import counter
+  from murmuration.launch.services import counter
 
   class InProcess(counter.Counter):
     def with_deadline(self, timeout_s):
@@ -339,8 +339,8 @@ def recorder(monkeypatch):
 
   Each has `steps[k]`, the rows (o, a, r, d, o', last) of environment k.
   """
-  from environment_loops import environments
-  from environment_loops import vector
+  from murmuration.environment_loops import environments
+  from murmuration.environment_loops import vector
   from tests import counting
 
   spec = environments.Spec('counting', (3,), 2)

@@ -9,7 +9,7 @@ from typing import TextIO
 
 import pytest
 
-from replay import isolation
+from murmuration.replay import isolation
 
 pytest_plugins = ['tests.commands']
 
@@ -114,7 +114,7 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def _progress_is_not_said(monkeypatch):
   """A busy machine takes long for any game, and tests compare what is said."""
-  if making := sys.modules.get('environment_loops.making'):
+  if making := sys.modules.get('murmuration.environment_loops.making'):
     monkeypatch.setattr(making, 'SAY_S', 3600.0)
 
 
@@ -125,7 +125,7 @@ def _not_compiled(request, monkeypatch):
   That takes seconds, and a test makes a few calls. Tests that compare both have
   a parameter `compiled`; programs in processes of their own compile.
   """
-  updates = sys.modules.get('agents.updates')
+  updates = sys.modules.get('murmuration.agents.updates')
   if updates is None or 'compiled' in request.fixturenames:
     return
   make = updates.make

@@ -13,9 +13,9 @@ import dm_env
 from dm_env import specs
 import numpy as np
 
-from environment_loops import actions as actions_lib
-from environment_loops import environments
-from environment_loops import stepping
+from murmuration.environment_loops import actions as actions_lib
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import stepping
 
 TERMINATION = 'termination'
 TRUNCATION = 'truncation'

@@ -56,9 +56,9 @@ def _answer(script='', cases=(), start=None, ended=None):
 def _warm(script: str) -> None:
   """Imports what the script and its runs do, and has forks share it."""
   runpy.run_path(script, run_name='imported')
-  from environment_loops import environments
-  from launch import registry
-  from run_records import later
+  from murmuration.environment_loops import environments
+  from murmuration.launch import registry
+  from murmuration.run_records import later
 
   later.load()
   for name in registry.agents():
@@ -66,7 +66,7 @@ def _warm(script: str) -> None:
   # Gymnasium imports what it makes.
   for name in ('CartPole-v1', 'InvertedPendulum-v5'):
     environments.spec(name)
-  from run_records import plots  # noqa: F401
+  from murmuration.run_records import plots  # noqa: F401
 
   gc.collect()
   gc.freeze()
@@ -80,7 +80,7 @@ def _start(script: str, argv: list, cwd: str, env: dict, output: str) -> int:
     return pid
   code = 1
   try:
-    from launch.engines import linux
+    from murmuration.launch.engines import linux
 
     # Ctrl-C in a terminal goes to a whole process group.
     os.setsid()
@@ -165,8 +165,8 @@ def _child(script: str, case) -> int:
 def _change(mode: str) -> None:
   if mode == 'start':
     return
-  from launch import engines
-  from launch import session
+  from murmuration.launch import engines
+  from murmuration.launch import session
 
   def resolve(cell, engine, run_dir, resume, **unused):
     cell.build('nowhere')

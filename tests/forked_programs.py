@@ -24,15 +24,15 @@ from typing import Any
 os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from environment_loops import environments
-from launch import command_line
-from launch import engines
-from launch import registry
-from launch import session
-from launch.engines import linux
-from run_records import later
-from run_records import plots
-from run_records import settings
+from murmuration.environment_loops import environments
+from murmuration.launch import command_line
+from murmuration.launch import engines
+from murmuration.launch import registry
+from murmuration.launch import session
+from murmuration.launch.engines import linux
+from murmuration.run_records import later
+from murmuration.run_records import plots
+from murmuration.run_records import settings
 
 _MEMBERS = 2
 _ENVIRONMENTS = 4  # of an actor

@@ -8,11 +8,11 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from launch.engines.cluster import addresses
-from launch.engines.cluster import tunnel
-from launch.rpc import hosts
-from launch.rpc import server
-from launch.rpc import tls
+from murmuration.launch.engines.cluster import addresses
+from murmuration.launch.engines.cluster import tunnel
+from murmuration.launch.rpc import hosts
+from murmuration.launch.rpc import server
+from murmuration.launch.rpc import tls
 
 
 class _Remote:

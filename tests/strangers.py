@@ -7,7 +7,7 @@ import os
 import pickle
 import socket
 
-from replay import isolation
+from murmuration.replay import isolation
 
 _NOBODY = 65534
 _PR_SET_DUMPABLE = 4

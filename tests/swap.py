@@ -11,13 +11,13 @@ import functools
 
 import launchpad as lp
 
-from agents import settings
-from agents.exchange import local
-from launch import experience
-from launch import rpc
-from launch.nodes import replay_host
-from launch.nodes import worker
-from launch.topologies import parts
+from murmuration.agents import settings
+from murmuration.agents.exchange import local
+from murmuration.launch import experience
+from murmuration.launch import rpc
+from murmuration.launch.nodes import replay_host
+from murmuration.launch.nodes import worker
+from murmuration.launch.topologies import parts
 
 
 class Swap(local.Local):

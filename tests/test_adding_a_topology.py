@@ -6,9 +6,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from launch import cell as cell_lib
-from launch import rpc
-from launch.engines import restarts
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import rpc
+from murmuration.launch.engines import restarts
 from tests import swap
 
 HERE = pathlib.Path(__file__).parent

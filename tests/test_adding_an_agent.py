@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from run_records import run_directory
+from murmuration.run_records import run_directory
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / 'docs' / 'adding_an_agent.md'
@@ -33,7 +33,7 @@ def project(tmp_path_factory):
   (directory / 'test_expected_sarsa.py').write_text(test)
   (directory / 'my_agents.py').write_text(named)
   (directory / 'own.py').write_text(
-    'from launch.topologies import single_process as ALONE\n'
+    'from murmuration.launch.topologies import single_process as ALONE\n'
   )
   return directory
 

@@ -12,7 +12,7 @@ import time
 import pytest
 import yaml
 
-from launch import command_line
+from murmuration.launch import command_line
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[1] / 'deploy'
 

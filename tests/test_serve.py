@@ -12,12 +12,12 @@ import time
 import numpy as np
 import pytest
 
-from agents import dqn
-from agents import impala
-from agents import ppo
-from environment_loops import environments
 from murmuration import export
 from murmuration import playing
+from murmuration.agents import dqn
+from murmuration.agents import impala
+from murmuration.agents import ppo
+from murmuration.environment_loops import environments
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CLIENTS = 16

@@ -10,16 +10,16 @@ import sys
 import numpy as np
 import pytest
 
-from environment_loops import environments
-from environment_loops import own_vector
-from environment_loops import vector
-from launch import cell
-from launch import command_line
-from launch import registry
 from murmuration import choices
-from studies import render_docs
-from studies import sweep
-from studies import sweep_plan
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import own_vector
+from murmuration.environment_loops import vector
+from murmuration.launch import cell
+from murmuration.launch import command_line
+from murmuration.launch import registry
+from murmuration.studies import render_docs
+from murmuration.studies import sweep
+from murmuration.studies import sweep_plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / 'docs' / 'your_environment.md'

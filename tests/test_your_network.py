@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import dqn
-from environment_loops import environments
-from launch import cell
-from launch import registry
-from replay import packing
-from run_records import settings
+from murmuration.agents import dqn
+from murmuration.environment_loops import environments
+from murmuration.launch import cell
+from murmuration.launch import registry
+from murmuration.replay import packing
+from murmuration.run_records import settings
 
 PAGE = pathlib.Path(__file__).resolve().parents[1] / 'docs/your_network.md'
 

@@ -14,8 +14,8 @@ from acme import core
 import dm_env
 import numpy as np
 
-from agents import base
-from environment_loops import stepping
+from murmuration.agents import base
+from murmuration.environment_loops import stepping
 
 # Writes one step: (observation, action, step, version of the parameters).
 Write = Callable[[np.ndarray, np.ndarray, stepping.StepBatch, int], Any]

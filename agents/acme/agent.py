@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import parameters
-from agents.acme import learner as acme_learner
-from agents.networks import conv
-from environment_loops import environments
+from murmuration.agents import base
+from murmuration.agents import parameters
+from murmuration.agents.acme import learner as acme_learner
+from murmuration.agents.networks import conv
+from murmuration.environment_loops import environments
 
 if TYPE_CHECKING:
   import acme

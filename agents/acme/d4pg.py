@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any
 
-from agents import settings
-from agents.acme import agent as acme_agent
-from agents.actor_critic import agent as actor_critic
-from environment_loops import environments
+from murmuration.agents import settings
+from murmuration.agents.acme import agent as acme_agent
+from murmuration.agents.actor_critic import agent as actor_critic
+from murmuration.environment_loops import environments
 
 
 @dataclasses.dataclass(frozen=True)

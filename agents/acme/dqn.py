@@ -6,9 +6,9 @@ import dataclasses
 import logging
 from typing import Annotated, Any
 
-from agents import settings
-from agents.acme import agent as acme_agent
-from environment_loops import environments
+from murmuration.agents import settings
+from murmuration.agents.acme import agent as acme_agent
+from murmuration.environment_loops import environments
 
 _logger = logging.getLogger(__name__)
 _PRIORITIZED = settings.only_with('prioritized', True)

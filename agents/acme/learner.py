@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from agents import feeds
-from agents import learner as learner_lib
-from agents.exchange import base as exchange_base
-from agents.exchange import local
-from replay import packing
+from murmuration.agents import feeds
+from murmuration.agents import learner as learner_lib
+from murmuration.agents.exchange import base as exchange_base
+from murmuration.agents.exchange import local
+from murmuration.replay import packing
 
 # Columns of a learner's log row that come from Acme's counter.
 _COUNTS = ('steps', 'walltime')

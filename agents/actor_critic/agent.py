@@ -15,17 +15,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import member_losses
-from agents import parameters
-from agents import replay_agent
-from agents.actor_critic import config as actor_critic_config
-from agents.actor_critic import networks as actor_critic_networks
-from agents.losses import priorities as priorities_lib
-from agents.losses import value
-from agents.networks import conv
-from environment_loops import environments
-from replay import packing
+from murmuration.agents import base
+from murmuration.agents import member_losses
+from murmuration.agents import parameters
+from murmuration.agents import replay_agent
+from murmuration.agents.actor_critic import config as actor_critic_config
+from murmuration.agents.actor_critic import networks as actor_critic_networks
+from murmuration.agents.losses import priorities as priorities_lib
+from murmuration.agents.losses import value
+from murmuration.agents.networks import conv
+from murmuration.environment_loops import environments
+from murmuration.replay import packing
 
 
 class Exploration(Protocol):

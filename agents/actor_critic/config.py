@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Literal
 
-from agents import noise as noise_lib
-from agents import replay_agent
-from agents import settings
-from agents.networks import conv
+from murmuration.agents import noise as noise_lib
+from murmuration.agents import replay_agent
+from murmuration.agents import settings
+from murmuration.agents.networks import conv
 
 
 @dataclasses.dataclass(frozen=True)

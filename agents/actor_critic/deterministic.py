@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from agents import noise
-from agents.actor_critic import agent as actor_critic
-from agents.actor_critic import config as actor_critic_config
-from agents.losses import policy as policy_losses
-from environment_loops import environments
+from murmuration.agents import noise
+from murmuration.agents.actor_critic import agent as actor_critic
+from murmuration.agents.actor_critic import config as actor_critic_config
+from murmuration.agents.losses import policy as policy_losses
+from murmuration.environment_loops import environments
 
 # From this share of flat tanhs on the policy hardly learns.
 _SATURATED_SHARE = 0.9

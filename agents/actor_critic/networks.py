@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from agents import parameters
-from agents.actor_critic import config as actor_critic_config
-from agents.networks import conv
-from agents.networks import mlp
-from agents.networks import normalization
-from environment_loops import environments
+from murmuration.agents import parameters
+from murmuration.agents.actor_critic import config as actor_critic_config
+from murmuration.agents.networks import conv
+from murmuration.agents.networks import mlp
+from murmuration.agents.networks import normalization
+from murmuration.environment_loops import environments
 
 MAXIMUM = 'priority/maximum'
 # Numbers that the encoder makes of an image, as in both papers above.

@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from agents.exchange import local
+from murmuration.agents.exchange import local
 
 # Learner steps between two comparisons of the learners' parameters.
 COMPARE_PERIOD = 50

@@ -32,8 +32,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import gradient_step
+from murmuration.agents import base
+from murmuration.agents import gradient_step
 
 
 class Stopped(Exception):

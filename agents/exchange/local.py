@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agents.exchange import base
+from murmuration.agents.exchange import base
 
 
 class Local(base.Exchange):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from agents import parameters
-from agents.exchange import base
+from murmuration.agents import parameters
+from murmuration.agents.exchange import base
 
 
 class Pull(base.Exchange):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
-from agents.exchange import base
+from murmuration.agents.exchange import base
 
 
 class Message(NamedTuple):

@@ -10,7 +10,7 @@ import math
 
 import tensorflow as tf
 
-from agents.losses import value
+from murmuration.agents.losses import value
 
 
 def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -9,7 +9,7 @@ import math
 
 import tensorflow as tf
 
-from agents.losses import policy_gradient
+from murmuration.agents.losses import policy_gradient
 
 
 def squashed_gaussian(

@@ -18,9 +18,9 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
-from agents.networks import mlp
-from environment_loops import environments
-from replay import tensors as tensors_lib
+from murmuration.agents.networks import mlp
+from murmuration.environment_loops import environments
+from murmuration.replay import tensors as tensors_lib
 
 Name = Literal['auto', 'mlp', 'nature', 'shallow', 'strided']
 

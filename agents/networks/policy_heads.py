@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from agents.losses import policy_gradient
-from agents.losses import value
+from murmuration.agents.losses import policy_gradient
+from murmuration.agents.losses import value
 
 _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 

@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from agents.networks import mlp
+from murmuration.agents.networks import mlp
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from agents import base
-from agents import settings
+from murmuration.agents import base
+from murmuration.agents import settings
 
 Spread = Literal['decades', 'paper', 'none']
 

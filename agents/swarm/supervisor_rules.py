@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.swarm import explorers
+from murmuration.agents.swarm import explorers
 
 _CANDIDATES = ('star', 'waiting', 'trial')
 _NUMBERS = (

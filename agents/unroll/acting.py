@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from agents import base
-from agents import parameters
+from murmuration.agents import base
+from murmuration.agents import parameters
 
 # An `agent.UnrollActorCritic`.
 Agent = Any

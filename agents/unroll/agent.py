@@ -15,17 +15,17 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import parameters
-from agents import settings
-from agents.losses import policy_gradient
-from agents.networks import conv
-from agents.networks import policy_heads
-from agents.unroll import acting as unroll_acting
-from agents.unroll import network as unroll_network
-from agents.unroll import unrolls
-from environment_loops import environments
-from replay import blocks
+from murmuration.agents import base
+from murmuration.agents import parameters
+from murmuration.agents import settings
+from murmuration.agents.losses import policy_gradient
+from murmuration.agents.networks import conv
+from murmuration.agents.networks import policy_heads
+from murmuration.agents.unroll import acting as unroll_acting
+from murmuration.agents.unroll import network as unroll_network
+from murmuration.agents.unroll import unrolls
+from murmuration.environment_loops import environments
+from murmuration.replay import blocks
 
 # Below this mean standard deviation, in units of [-1, 1], a Gaussian policy
 # hardly explores.

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents.losses import vtrace
-from agents.networks import conv
-from agents.networks import mlp
-from agents.networks import normalization
-from agents.networks import recurrent
-from environment_loops import environments
-from replay import blocks
+from murmuration.agents.losses import vtrace
+from murmuration.agents.networks import conv
+from murmuration.agents.networks import mlp
+from murmuration.agents.networks import normalization
+from murmuration.agents.networks import recurrent
+from murmuration.environment_loops import environments
+from murmuration.replay import blocks
 
 # Makes a new policy nearly independent of the observation, with a Gaussian's
 # sigma near softplus(0).

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from agents import member_losses
-from agents import parameters
-from agents.unroll import network as unroll_network
-from agents.unroll import unrolls
-from replay import blocks
+from murmuration.agents import member_losses
+from murmuration.agents import parameters
+from murmuration.agents.unroll import network as unroll_network
+from murmuration.agents.unroll import unrolls
+from murmuration.replay import blocks
 
 _PHILOX = 1  # TensorFlow's number for the generator
 

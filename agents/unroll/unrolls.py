@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import feeds
-from replay import blocks
+from murmuration.agents import base
+from murmuration.agents import feeds
+from murmuration.replay import blocks
 
 
 class UnrollActor(base.Actor, Protocol):

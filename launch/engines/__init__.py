@@ -4,19 +4,21 @@ import pathlib
 
 import launchpad as lp
 
-from launch import graph
-from launch.engines import linux
-from launch.engines import processes
-from launch.engines import threads
-from launch.engines import zygote
-from launch.engines.cluster.options import Options
-from launch.engines.cluster.options import Refused
-from launch.engines.cluster.options import check as check_ray
-from launch.engines.cluster.options import check_program as check_on_ray
-from launch.engines.state import FAILED
-from launch.engines.state import OnTick
-from launch.engines.state import Outcome
-from launch.engines.state import RunState
+from murmuration.launch import graph
+from murmuration.launch.engines import linux
+from murmuration.launch.engines import processes
+from murmuration.launch.engines import threads
+from murmuration.launch.engines import zygote
+from murmuration.launch.engines.cluster.options import Options
+from murmuration.launch.engines.cluster.options import Refused
+from murmuration.launch.engines.cluster.options import check as check_ray
+from murmuration.launch.engines.cluster.options import (
+  check_program as check_on_ray,
+)
+from murmuration.launch.engines.state import FAILED
+from murmuration.launch.engines.state import OnTick
+from murmuration.launch.engines.state import Outcome
+from murmuration.launch.engines.state import RunState
 
 NAMES = ('local_mt', 'local_mp', 'ray')
 # Open files of the process that has most, with room to spare; measured with
@@ -82,7 +84,7 @@ def run(
   check(program, how)
   if how == 'ray':
     # Here, so that other runs do not import Ray.
-    from launch.engines.cluster import engine
+    from murmuration.launch.engines.cluster import engine
 
     return engine.run(program, run_dir=run_dir, on_tick=on_tick, options=ray)
   local = threads.run if how == 'local_mt' else processes.run

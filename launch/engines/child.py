@@ -20,10 +20,10 @@ from absl import logging
 from launchpad.launch import worker_manager
 import numpy as np
 
-from launch import pulse
-from launch.engines import linux
-from launch.engines import prepare
-from launch.rpc import directory as directory_lib
+from murmuration.launch import pulse
+from murmuration.launch.engines import linux
+from murmuration.launch.engines import prepare
+from murmuration.launch.rpc import directory as directory_lib
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a node that was told to stop
 FINAL = 70  # exit code of one whose error has a true `no_restart_helps`
@@ -32,7 +32,9 @@ FINAL = 70  # exit code of one whose error has a true `no_restart_helps`
 def warm() -> None:
   """Does in the zygote what all nodes would do."""
   if 'tensorflow' in sys.modules:  # nodes that need none import none
-    from replay import tensors  # only now is that one found, and no user's
+    from murmuration.replay import (
+      tensors,  # only now is that one found, and no user's
+    )
 
     tensors.stop_leak()
 

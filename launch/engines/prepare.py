@@ -11,9 +11,9 @@ from absl import flags
 import launchpad as lp
 from launchpad.nodes.courier import node as courier_node
 
-from launch import graph
-from launch import rpc
-from launch.rpc import directory as directory_lib
+from murmuration.launch import graph
+from murmuration.launch import rpc
+from murmuration.launch.rpc import directory as directory_lib
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,18 +12,18 @@ from typing import Any
 
 import launchpad as lp
 
-from launch import pulse
-from launch.engines import child
-from launch.engines import node_logs
-from launch.engines import prepare
-from launch.engines import restarts
-from launch.engines import scratch as scratch_lib
-from launch.engines import signals as signals_lib
-from launch.engines import state as state_lib
-from launch.engines import supervision
-from launch.engines import watch as watch_lib
-from launch.engines import zygote
-from launch.rpc import directory
+from murmuration.launch import pulse
+from murmuration.launch.engines import child
+from murmuration.launch.engines import node_logs
+from murmuration.launch.engines import prepare
+from murmuration.launch.engines import restarts
+from murmuration.launch.engines import scratch as scratch_lib
+from murmuration.launch.engines import signals as signals_lib
+from murmuration.launch.engines import state as state_lib
+from murmuration.launch.engines import supervision
+from murmuration.launch.engines import watch as watch_lib
+from murmuration.launch.engines import zygote
+from murmuration.launch.rpc import directory
 
 
 def run(

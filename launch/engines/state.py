@@ -4,7 +4,7 @@ from collections.abc import Callable
 import dataclasses
 import pathlib
 
-from run_records import commands
+from murmuration.run_records import commands
 
 FINISHED = commands.FINISHED
 FAILED = commands.FAILED

@@ -12,10 +12,10 @@ import re
 import time
 from typing import Protocol
 
-from launch.engines import prepare
-from launch.engines import signals as signals_lib
-from launch.engines import state as state_lib
-from launch.engines import watch as watch_lib
+from murmuration.launch.engines import prepare
+from murmuration.launch.engines import signals as signals_lib
+from murmuration.launch.engines import state as state_lib
+from murmuration.launch.engines import watch as watch_lib
 
 # From the request to stop to the kill; a stop takes less than 10 s in all.
 STOP_GRACE_S = 8.0

@@ -18,16 +18,16 @@ from typing import Any
 import launchpad as lp
 from launchpad.launch import worker_manager
 
-from launch import pulse
-from launch.engines import output
-from launch.engines import prepare
-from launch.engines import restarts
-from launch.engines import scratch as scratch_lib
-from launch.engines import signals as signals_lib
-from launch.engines import state as state_lib
-from launch.engines import supervision
-from launch.engines import watch
-from launch.rpc import directory
+from murmuration.launch import pulse
+from murmuration.launch.engines import output
+from murmuration.launch.engines import prepare
+from murmuration.launch.engines import restarts
+from murmuration.launch.engines import scratch as scratch_lib
+from murmuration.launch.engines import signals as signals_lib
+from murmuration.launch.engines import state as state_lib
+from murmuration.launch.engines import supervision
+from murmuration.launch.engines import watch
+from murmuration.launch.rpc import directory
 
 _HANDLER = (
   'it sets a signal handler, perhaps in its environment, and here it is a '

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import dataclasses
 import time
 
-from launch import pulse
-from launch.engines import restarts
-from launch.engines import state as state_lib
+from murmuration.launch import pulse
+from murmuration.launch.engines import restarts
+from murmuration.launch.engines import state as state_lib
 
 _LOOK_S = 0.5
 _MAX_LOOK_S = 1.0  # the time that one look counts for, at most

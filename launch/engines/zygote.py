@@ -39,11 +39,11 @@ from typing import Any, NoReturn
 
 import psutil
 
-from launch import pulse
-from launch.engines import child
-from launch.engines import linux
-from launch.engines import prepare
-from launch.rpc import directory as directory_lib
+from murmuration.launch import pulse
+from murmuration.launch.engines import child
+from murmuration.launch.engines import linux
+from murmuration.launch.engines import prepare
+from murmuration.launch.rpc import directory as directory_lib
 
 _REAP_S = 2.0
 _QUIT_S = 5.0

@@ -13,13 +13,13 @@ unrolls      blocks in a queue, from either
 
 from __future__ import annotations
 
-from launch import actor_settings
-from launch import experiment as experiment_lib
-from launch.experience import kind
-from launch.experience import population
-from launch.experience import transitions
-from launch.experience import unrolls
-from replay import deadlock
+from murmuration.launch import actor_settings
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch.experience import kind
+from murmuration.launch.experience import population
+from murmuration.launch.experience import transitions
+from murmuration.launch.experience import unrolls
+from murmuration.replay import deadlock
 
 
 class TooFewSteps(ValueError):

@@ -13,17 +13,17 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
-from agents import base
-from agents import feeds
-from launch import actor_settings
-from launch import experiment as experiment_lib
-from launch import pulse
-from replay import deadlock
-from replay import priorities as priorities_lib
-from replay import ring as ring_lib
-from replay import sampler as sampler_lib
-from replay import tables as tables_lib
-from replay import writer
+from murmuration.agents import base
+from murmuration.agents import feeds
+from murmuration.launch import actor_settings
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.replay import deadlock
+from murmuration.replay import priorities as priorities_lib
+from murmuration.replay import ring as ring_lib
+from murmuration.replay import sampler as sampler_lib
+from murmuration.replay import tables as tables_lib
+from murmuration.replay import writer
 
 _logger = logging.getLogger(__name__)
 

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import members as members_lib
-from launch import actor_settings
-from launch.experience import kind
-from launch.experience import transitions
-from replay import adders
-from replay import deadlock
-from replay import ring
-from replay import sampler as sampler_lib
+from murmuration.agents import base
+from murmuration.agents import members as members_lib
+from murmuration.launch import actor_settings
+from murmuration.launch.experience import kind
+from murmuration.launch.experience import transitions
+from murmuration.replay import adders
+from murmuration.replay import deadlock
+from murmuration.replay import ring
+from murmuration.replay import sampler as sampler_lib
 
 # Environments of a prioritized member, each with its own epsilon.
 _LADDER = 8

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from launch.experience import kind
-from replay import adders
-from replay import deadlock
-from replay import packing
-from replay import priorities as priorities_lib
-from replay import sampler
-from replay import shards
+from murmuration.launch.experience import kind
+from murmuration.replay import adders
+from murmuration.replay import deadlock
+from murmuration.replay import packing
+from murmuration.replay import priorities as priorities_lib
+from murmuration.replay import sampler
+from murmuration.replay import shards
 
 _BURST = adders.TRANSITION_BURST  # transitions that an actor writes at once
 

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import members as members_lib
-from agents.unroll import unrolls
-from launch import actor_settings
-from launch.experience import kind
-from replay import block_adder
-from replay import blocks
-from replay import deadlock
-from replay import packing
-from replay import shards
-from replay import tables as tables_lib
+from murmuration.agents import base
+from murmuration.agents import members as members_lib
+from murmuration.agents.unroll import unrolls
+from murmuration.launch import actor_settings
+from murmuration.launch.experience import kind
+from murmuration.replay import block_adder
+from murmuration.replay import blocks
+from murmuration.replay import deadlock
+from murmuration.replay import packing
+from murmuration.replay import shards
+from murmuration.replay import tables as tables_lib
 
 _BLOCKS_IN_FLIGHT = 2  # prefetched by a sampler; each adds to the policy lag
 

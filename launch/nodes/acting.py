@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import reverb
 
-from agents import base
-from environment_loops import observers
-from environment_loops import vector
-from launch import experiment as experiment_lib
-from launch import pulse
-from launch import reporting
-from launch.experience import kind
-from replay import ring
-from replay import table_checks
+from murmuration.agents import base
+from murmuration.environment_loops import observers
+from murmuration.environment_loops import vector
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.launch.experience import kind
+from murmuration.replay import ring
+from murmuration.replay import table_checks
 
 _RECENT_EPISODES = 10  # per member, in the mean of the reported return
 

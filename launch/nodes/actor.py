@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 import reverb
 
-from agents import base
-from agents.acme import actor as acme_actor
-from environment_loops import observers
-from environment_loops import vector
-from launch import actor_settings
-from launch import experience
-from launch import experiment as experiment_lib
-from launch import pulse
-from launch import reporting
-from launch import rpc
-from launch.nodes import acting
-from launch.services import inference
-from launch.services import variables
-from replay import deadlock
+from murmuration.agents import base
+from murmuration.agents.acme import actor as acme_actor
+from murmuration.environment_loops import observers
+from murmuration.environment_loops import vector
+from murmuration.launch import actor_settings
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.launch import rpc
+from murmuration.launch.nodes import acting
+from murmuration.launch.services import inference
+from murmuration.launch.services import variables
+from murmuration.replay import deadlock
 
 _logger = logging.getLogger(__name__)
 _RECENT_EPISODES = 20

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from agents import base
-from environment_loops import evaluation
-from launch import experiment as experiment_lib
-from launch import pulse
-from launch import reporting
-from launch.nodes import saves
-from run_records import checkpoints
-from run_records import durable
-from run_records import run_directory
+from murmuration.agents import base
+from murmuration.environment_loops import evaluation
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.launch.nodes import saves
+from murmuration.run_records import checkpoints
+from murmuration.run_records import durable
+from murmuration.run_records import run_directory
 
 _logger = logging.getLogger(__name__)
 _CONFIRMATION_EPISODES = 20

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from agents import evolution
-from agents import parameters
-from environment_loops import episodes
-from environment_loops import vector
-from launch import experiment as experiment_lib
-from launch import pulse
-from launch import reporting
-from launch import rpc
+from murmuration.agents import evolution
+from murmuration.agents import parameters
+from murmuration.environment_loops import episodes
+from murmuration.environment_loops import vector
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.launch import rpc
 
 _PAUSE_S = 0.2  # before a master without a task is asked again
 

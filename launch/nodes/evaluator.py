@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from agents import parameters
-from launch import experiment as experiment_lib
-from launch import pulse
-from launch import reporting
-from launch import rpc
-from launch.nodes import best
+from murmuration.agents import parameters
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.launch import rpc
+from murmuration.launch.nodes import best
 
 _logger = logging.getLogger(__name__)
 _WAIT_S = 0.1

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from agents import base
-from agents import data_sets
-from launch import experience
-from launch import experiment as experiment_lib
-from launch.experience import kind
-from launch.nodes import worker
-from replay import export
+from murmuration.agents import base
+from murmuration.agents import data_sets
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch.experience import kind
+from murmuration.launch.nodes import worker
+from murmuration.replay import export
 
 
 class Worker(worker.Worker):

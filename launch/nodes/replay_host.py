@@ -20,12 +20,12 @@ from launchpad import address as lp_address
 from launchpad.nodes import base
 import reverb
 
-from launch import pulse
-from launch import rpc
-from launch.nodes import saves
-from replay import checkpoints
-from run_records import checkpoints as checkpoint_files
-from run_records import jsonable
+from murmuration.launch import pulse
+from murmuration.launch import rpc
+from murmuration.launch.nodes import saves
+from murmuration.replay import checkpoints
+from murmuration.run_records import checkpoints as checkpoint_files
+from murmuration.run_records import jsonable
 
 _logger = logging.getLogger(__name__)
 # Between two checks of the stop event. A signal that one of Reverb's threads

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from launch import pulse
-from run_records import checkpoints
-from run_records import run_directory
-from run_records import unsaved
+from murmuration.launch import pulse
+from murmuration.run_records import checkpoints
+from murmuration.run_records import run_directory
+from murmuration.run_records import unsaved
 
 _logger = logging.getLogger(__name__)
 _PERIOD_S = 5.0  # from the end of a learner's checkpoint to the next

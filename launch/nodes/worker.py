@@ -23,20 +23,20 @@ import zlib
 import numpy as np
 import reverb
 
-from agents import base
-from agents import learner as learner_lib
-from agents.exchange import base as exchange_base
-from agents.exchange import local
-from launch import actor_settings
-from launch import experience
-from launch import experiment as experiment_lib
-from launch import pulse
-from launch import reporting
-from launch.nodes import acting
-from launch.nodes import best
-from launch.nodes import replay_host
-from launch.nodes import saves
-from launch.services import variables
+from murmuration.agents import base
+from murmuration.agents import learner as learner_lib
+from murmuration.agents.exchange import base as exchange_base
+from murmuration.agents.exchange import local
+from murmuration.launch import actor_settings
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.launch.nodes import acting
+from murmuration.launch.nodes import best
+from murmuration.launch.nodes import replay_host
+from murmuration.launch.nodes import saves
+from murmuration.launch.services import variables
 
 _logger = logging.getLogger(__name__)
 _LAST_SAVE_S = 120.0  # the run is held open for the last save, at most

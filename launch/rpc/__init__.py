@@ -14,14 +14,14 @@ sockets) or who has the run's certificate (TLS).
   directory where servers are, by name
 """
 
-from launch.rpc.client import Client
-from launch.rpc.client import retry
-from launch.rpc.client import together
-from launch.rpc.errors import RemoteError
-from launch.rpc.errors import Unavailable
-from launch.rpc.server import Handle
-from launch.rpc.server import Node
-from launch.rpc.server import serve
+from murmuration.launch.rpc.client import Client
+from murmuration.launch.rpc.client import retry
+from murmuration.launch.rpc.client import together
+from murmuration.launch.rpc.errors import RemoteError
+from murmuration.launch.rpc.errors import Unavailable
+from murmuration.launch.rpc.server import Handle
+from murmuration.launch.rpc.server import Node
+from murmuration.launch.rpc.server import serve
 
 __all__ = [
   'Client',

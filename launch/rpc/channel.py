@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from launch.rpc import codec
-from launch.rpc import sockets
-from launch.rpc import tls
+from murmuration.launch.rpc import codec
+from murmuration.launch.rpc import sockets
+from murmuration.launch.rpc import tls
 
 OK, ERROR = 0, 1  # the first part of an answer
 CHUNK_BYTES = 1 << 16

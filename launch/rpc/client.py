@@ -10,12 +10,12 @@ import threading
 import time
 from typing import Any, NamedTuple, TypeVar
 
-from launch import pulse
-from launch.rpc import channel as channel_lib
-from launch.rpc import codec
-from launch.rpc import directory
-from launch.rpc import errors
-from launch.rpc import tls
+from murmuration.launch import pulse
+from murmuration.launch.rpc import channel as channel_lib
+from murmuration.launch.rpc import codec
+from murmuration.launch.rpc import directory
+from murmuration.launch.rpc import errors
+from murmuration.launch.rpc import tls
 
 _CONNECT_TIMEOUT_S = 1.0
 _PROBE_PERIOD_S = (0.02, 0.2)

@@ -7,7 +7,7 @@ import ssl
 import time
 from typing import Any
 
-from launch.rpc import channel
+from murmuration.launch.rpc import channel
 
 # A message or an answer under way may last so long and then as long as it takes
 # at the least rate.

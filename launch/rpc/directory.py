@@ -29,7 +29,7 @@ import urllib.parse
 from launchpad import address as lp_address
 from launchpad.launch import worker_manager
 
-from launch.rpc import tls
+from murmuration.launch.rpc import tls
 
 Kind = Literal['rpc', 'port']
 _LOOPBACK = '127.0.0.1'

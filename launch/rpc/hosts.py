@@ -12,10 +12,10 @@ import functools
 import os
 import pathlib
 
-from launch.rpc import client
-from launch.rpc import directory
-from launch.rpc import errors
-from launch.rpc import tls
+from murmuration.launch.rpc import client
+from murmuration.launch.rpc import directory
+from murmuration.launch.rpc import errors
+from murmuration.launch.rpc import tls
 
 SOCKET = 'agent'  # in a run's directory on a host
 _TIMEOUT_S = 15.0

@@ -11,12 +11,12 @@ import launchpad as lp
 from launchpad import address as lp_address
 from launchpad.nodes import base
 
-from launch.rpc import channel
-from launch.rpc import client
-from launch.rpc import codec
-from launch.rpc import directory
-from launch.rpc import serving
-from launch.rpc import tls
+from murmuration.launch.rpc import channel
+from murmuration.launch.rpc import client
+from murmuration.launch.rpc import codec
+from murmuration.launch.rpc import directory
+from murmuration.launch.rpc import serving
+from murmuration.launch.rpc import tls
 
 
 class Handle(base.Handle[client.Client]):

@@ -24,9 +24,9 @@ import threading
 import time
 from typing import Any
 
-from launch.rpc import connection as connection_lib
-from launch.rpc import sockets
-from launch.rpc import tls
+from murmuration.launch.rpc import connection as connection_lib
+from murmuration.launch.rpc import sockets
+from murmuration.launch.rpc import tls
 
 _logger = logging.getLogger(__name__)
 _STOP_GRACE_S = 1.0

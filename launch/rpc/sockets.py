@@ -18,7 +18,7 @@ import pathlib
 import socket
 import struct
 
-from launch.rpc import tls
+from murmuration.launch.rpc import tls
 
 _UNIX, _TLS = 'unix:', 'tls://'
 _PATH_BYTES = 107  # of a socket's name in the kernel, less the zero at its end

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from agents.exchange import average
-from agents.exchange import base as exchange_base
-from launch import pulse
-from launch import rpc
+from murmuration.agents.exchange import average
+from murmuration.agents.exchange import base as exchange_base
+from murmuration.launch import pulse
+from murmuration.launch import rpc
 
 _logger = logging.getLogger(__name__)
 _HOLD_S = 2.0  # the master blocks a call before it answers "not yet", at most

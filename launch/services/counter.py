@@ -19,12 +19,12 @@ import threading
 import time
 from typing import Any
 
-from launch import pulse
-from run_records import checkpoints
-from run_records import jsonable
-from run_records import rates
-from run_records import run_end
-from run_records import run_log
+from murmuration.launch import pulse
+from murmuration.run_records import checkpoints
+from murmuration.run_records import jsonable
+from murmuration.run_records import rates
+from murmuration.run_records import run_end
+from murmuration.run_records import run_log
 
 _GRACE_S = 1.5  # After all nodes know: for what they still have to log.
 _MAX_GRACE_S = 5.0

@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agents import base
-from agents import evolution
-from agents import strategy
-from launch import experiment as experiment_lib
-from launch import pulse
-from launch import reporting
-from launch.nodes import saves
-from launch.services import variables
-from run_records import checkpoints
+from murmuration.agents import base
+from murmuration.agents import evolution
+from murmuration.agents import strategy
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.launch.nodes import saves
+from murmuration.launch.services import variables
+from murmuration.run_records import checkpoints
 
 _logger = logging.getLogger(__name__)
 CHECKPOINT = 'evolution.npz'  # in RUN/checkpoints/

@@ -31,10 +31,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents.exchange import local
-from launch import pulse
-from launch import rpc
-from launch.services import gossip_averager
+from murmuration.agents.exchange import local
+from murmuration.launch import pulse
+from murmuration.launch import rpc
+from murmuration.launch.services import gossip_averager
 
 _logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from launch import rpc
+from murmuration.launch import rpc
 
 _logger = logging.getLogger(__name__)
 _DEADLINE_S = 2.0

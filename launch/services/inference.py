@@ -26,15 +26,15 @@ from typing import Any
 
 import numpy as np
 
-from agents import base
-from agents import batched_acting
-from environment_loops import environments
-from launch import actor_settings
-from launch import experiment as experiment_lib
-from launch import pulse
-from launch import reporting
-from launch import rpc
-from launch.services import variables
+from murmuration.agents import base
+from murmuration.agents import batched_acting
+from murmuration.environment_loops import environments
+from murmuration.launch import actor_settings
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.launch import rpc
+from murmuration.launch.services import variables
 
 _logger = logging.getLogger(__name__)
 _TRY_S = 1.0  # a call waits for its answer, before the actor repeats it

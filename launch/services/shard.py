@@ -19,13 +19,13 @@ import uuid
 
 import numpy as np
 
-from agents import base
-from agents import learner as learner_lib
-from agents import slice_update
-from launch import experiment as experiment_lib
-from launch import pulse
-from launch import reporting
-from run_records import checkpoints
+from murmuration.agents import base
+from murmuration.agents import learner as learner_lib
+from murmuration.agents import slice_update
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.run_records import checkpoints
 
 _logger = logging.getLogger(__name__)
 _LOOK_S = 0.1

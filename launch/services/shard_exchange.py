@@ -16,11 +16,11 @@ import uuid
 
 import numpy as np
 
-from agents.exchange import base as exchange_base
-from agents.exchange import remote_apply
-from launch import pulse
-from launch import rpc
-from launch.services import shard as shard_lib
+from murmuration.agents.exchange import base as exchange_base
+from murmuration.agents.exchange import remote_apply
+from murmuration.launch import pulse
+from murmuration.launch import rpc
+from murmuration.launch.services import shard as shard_lib
 
 _logger = logging.getLogger(__name__)
 _DEADLINE_S = 5.0

@@ -19,18 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from agents import parameters
-from agents.swarm import explorers
-from agents.swarm import supervisor_rules
-from environment_loops import environments
-from environment_loops import evaluation
-from environment_loops import faults
-from environment_loops import vector
-from launch import experiment as experiment_lib
-from launch import pulse
-from launch import reporting
-from launch.nodes import evaluator
-from run_records import checkpoints
+from murmuration.agents import parameters
+from murmuration.agents.swarm import explorers
+from murmuration.agents.swarm import supervisor_rules
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import evaluation
+from murmuration.environment_loops import faults
+from murmuration.environment_loops import vector
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.launch.nodes import evaluator
+from murmuration.run_records import checkpoints
 
 _logger = logging.getLogger(__name__)
 _CHECKPOINT_PERIOD_S = 2.0

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from agents import parameters
-from agents.exchange import pull
-from agents.swarm import explorers
-from launch import rpc
+from murmuration.agents import parameters
+from murmuration.agents.exchange import pull
+from murmuration.agents.swarm import explorers
+from murmuration.launch import rpc
 
 _logger = logging.getLogger(__name__)
 _BACKOFF_FIRST_S = 0.1

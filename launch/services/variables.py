@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from agents import parameters
-from launch import pulse
-from launch import rpc
+from murmuration.agents import parameters
+from murmuration.launch import pulse
+from murmuration.launch import rpc
 
 _logger = logging.getLogger(__name__)
 _DEADLINE_S = 2.0  # until an answer begins

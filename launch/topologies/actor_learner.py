@@ -16,17 +16,17 @@ import functools
 
 import launchpad as lp
 
-from launch import actor_settings
-from launch import experience
-from launch import experiment as experiment_lib
-from launch import rpc
-from launch.nodes import actor
-from launch.nodes import replay_host
-from launch.nodes import worker
-from launch.services import averaging
-from launch.services import inference
-from launch.topologies import parts
-from replay import deadlock
+from murmuration.launch import actor_settings
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import rpc
+from murmuration.launch.nodes import actor
+from murmuration.launch.nodes import replay_host
+from murmuration.launch.nodes import worker
+from murmuration.launch.services import averaging
+from murmuration.launch.services import inference
+from murmuration.launch.topologies import parts
+from murmuration.replay import deadlock
 
 SECTION = 'actors'
 # Replay checkpoints depend on the size of an item; each shard has its own.

@@ -13,14 +13,14 @@ from typing import Any
 
 import launchpad as lp
 
-from agents import base
-from agents import evolution
-from environment_loops import atari
-from launch import experiment as experiment_lib
-from launch import rpc
-from launch.nodes import es_worker
-from launch.services import evolution as master_lib
-from launch.topologies import parts
+from murmuration.agents import base
+from murmuration.agents import evolution
+from murmuration.environment_loops import atari
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import rpc
+from murmuration.launch.nodes import es_worker
+from murmuration.launch.services import evolution as master_lib
+from murmuration.launch.topologies import parts
 
 SECTION = 'evolution'
 members = parts.one_agent
@@ -65,7 +65,8 @@ def ignored(agent: base.Agent, config: Config) -> dict[str, str]:
   ours: Any = [
     kind
     for kind in type(getattr(agent, 'config', None)).__mro__
-    if dataclasses.is_dataclass(kind) and kind.__module__.startswith('agents.')
+    if dataclasses.is_dataclass(kind)
+    and kind.__module__.startswith('murmuration.agents.')
   ]
   for field in dataclasses.fields(ours[0]) if ours else ():
     if field.name not in _OF_POLICY:

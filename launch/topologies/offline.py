@@ -2,7 +2,7 @@
 
     run.py dqn --topology=offline --config.offline.data=out/
 
-`python -m replay.export RUN out/` writes such a data set. The worker
+`murmuration dataset RUN out/` writes such a data set. The worker
 (nodes/offline.py) learns from it as from replay. It makes as many updates, and
 evaluates as often, as a run of `run.steps_per_agent` environment steps at its
 pace. No node is restarted: if the worker dies, the run ends, and can be resumed
@@ -17,13 +17,13 @@ from typing import Any
 
 import launchpad as lp
 
-from agents import settings
-from launch import experience
-from launch import experiment as experiment_lib
-from launch import rpc
-from launch.engines import restarts
-from launch.nodes import offline
-from launch.topologies import parts
+from murmuration.agents import settings
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import rpc
+from murmuration.launch.engines import restarts
+from murmuration.launch.nodes import offline
+from murmuration.launch.topologies import parts
 
 SECTION = 'offline'
 members = parts.one_agent
@@ -59,7 +59,7 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
   """Settings that a run would ignore, and why."""
   del config
   acting: tuple[str, ...] = ()
-  if type(agent).__module__.startswith('agents.'):
+  if type(agent).__module__.startswith('murmuration.agents.'):
     acting = _ACTING  # what others make of such names is theirs
   return {
     **dict.fromkeys(acting, 'nobody acts but to evaluate, which is greedy'),
@@ -82,7 +82,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
     )
   if not config.data:
     raise ValueError(
-      'offline.data names no data set. `python -m replay.export RUN out/` '
+      'offline.data names no data set. `murmuration dataset RUN out/` '
       'writes one: --config.offline.data=out/.'
     )
   path = pathlib.Path(config.data).resolve()

@@ -16,16 +16,16 @@ from typing import Any
 
 import launchpad as lp
 
-from agents import base
-from agents import settings
-from launch import experience
-from launch import experiment as experiment_lib
-from launch import rpc
-from launch.nodes import replay_host
-from launch.nodes import worker
-from launch.services import shard
-from launch.services import shard_exchange
-from launch.topologies import parts
+from murmuration.agents import base
+from murmuration.agents import settings
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import rpc
+from murmuration.launch.nodes import replay_host
+from murmuration.launch.nodes import worker
+from murmuration.launch.services import shard
+from murmuration.launch.services import shard_exchange
+from murmuration.launch.topologies import parts
 
 SECTION = 'server'
 members = parts.one_agent

@@ -7,14 +7,14 @@ from typing import Any
 
 import launchpad as lp
 
-from launch import experiment as experiment_lib
-from launch import rpc
-from launch.engines import restarts
-from launch.nodes import evaluator as evaluator_lib
-from launch.nodes import replay_host
-from launch.services import counter as counter_lib
-from run_records import counter_file
-from run_records import run_directory
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import rpc
+from murmuration.launch.engines import restarts
+from murmuration.launch.nodes import evaluator as evaluator_lib
+from murmuration.launch.nodes import replay_host
+from murmuration.launch.services import counter as counter_lib
+from murmuration.run_records import counter_file
+from murmuration.run_records import run_directory
 
 
 def one_agent(config: Any) -> int:

@@ -11,14 +11,14 @@ from typing import Any
 
 import launchpad as lp
 
-from agents import settings
-from agents.swarm import explorers
-from launch import experience
-from launch import experiment as experiment_lib
-from launch.engines import restarts
-from launch.nodes import replay_host
-from launch.nodes import worker
-from launch.topologies import parts
+from murmuration.agents import settings
+from murmuration.agents.swarm import explorers
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch.engines import restarts
+from murmuration.launch.nodes import replay_host
+from murmuration.launch.nodes import worker
+from murmuration.launch.topologies import parts
 
 SECTION = 'single'
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import launchpad as lp
 
-from agents.swarm import explorers
-from environment_loops import atari
-from launch import experience
-from launch import experiment as experiment_lib
-from launch import rpc
-from launch.nodes import replay_host
-from launch.nodes import worker
-from launch.services import star
-from launch.services import star_exchange
-from launch.topologies import parts
+from murmuration.agents.swarm import explorers
+from murmuration.environment_loops import atari
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import rpc
+from murmuration.launch.nodes import replay_host
+from murmuration.launch.nodes import worker
+from murmuration.launch.services import star
+from murmuration.launch.services import star_exchange
+from murmuration.launch.topologies import parts
 
 SECTION = 'swarm'
 LASTING = ('explorers_per_node',)  # A checkpoint holds those of one node.

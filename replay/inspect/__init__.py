@@ -1,4 +1,4 @@
-"""`python -m replay.inspect` inspects replay, running or saved.
+"""`murmuration inspect` inspects replay, running or saved.
 
 command  the command line
 target   from the command line to servers and checkpoints

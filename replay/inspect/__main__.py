@@ -1,15 +1,15 @@
-"""The command `python -m replay.inspect`."""
+"""The command `murmuration inspect`."""
 
 import contextlib
 import os
 import sys
 
-from run_records import first
+from murmuration.run_records import first
 
 if __name__ == '__main__':
   first.begin()
 
-from replay.inspect import command
+from murmuration.replay.inspect import command
 
 if __name__ == '__main__':
   first.raise_interrupts()

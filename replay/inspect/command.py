@@ -1,8 +1,8 @@
 """Inspects replay: a live server, all shards of a run, or a checkpoint.
 
-    python -m replay.inspect localhost:8000
-    python -m replay.inspect runs/NAME --watch
-    python -m replay.inspect runs/NAME/checkpoints/replay/shard_0 --sample 3
+    murmuration inspect localhost:8000
+    murmuration inspect runs/NAME --watch
+    murmuration inspect runs/NAME/checkpoints/replay/shard_0 --sample 3
 
 Reading costs a server next to nothing. Items of a live server count as sampled
 when they are looked at, with --sample and --histogram (docs/replay.md).
@@ -21,8 +21,8 @@ import time
 from typing import Any
 
 # Imports nothing slow, so that --help and usage errors are answered at once.
-from replay import isolation
-from replay.inspect import target as inspect_target
+from murmuration.replay import isolation
+from murmuration.replay.inspect import target as inspect_target
 
 USAGE = 2
 # Seconds of waiting at the start before the user is told the reason.
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None, own_process: bool = False) -> int:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   try:
     with _patience(f'connecting to {args.target} (loading TensorFlow) ...'):
-      from replay.inspect import read as reading
+      from murmuration.replay.inspect import read as reading
     try:
       (_watch if args.watch else _once)(args, target)
     except reading.Failed as e:
@@ -71,8 +71,8 @@ def _enter_network(target: inspect_target.Target) -> None:
 
 
 def _once(args: argparse.Namespace, target: inspect_target.Target) -> None:
-  from replay.inspect import draw
-  from replay.inspect import report as reports
+  from murmuration.replay.inspect import draw
+  from murmuration.replay.inspect import report as reports
 
   looking = args.sample or args.histogram
   report = reports.collect(args, target, 0.0 if looking else args.interval)
@@ -105,9 +105,9 @@ def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
   from rich import console as rich_console
   from rich import live
 
-  from replay.inspect import draw
-  from replay.inspect import read as reading
-  from replay.inspect import report as reports
+  from murmuration.replay.inspect import draw
+  from murmuration.replay.inspect import read as reading
+  from murmuration.replay.inspect import report as reports
 
   console = rich_console.Console(highlight=False)
   shown: Any = contextlib.nullcontext()
@@ -141,7 +141,7 @@ def _watch(args: argparse.Namespace, target: inspect_target.Target) -> None:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
-    prog='python -m replay.inspect',
+    prog='murmuration inspect',
     description='Look into replay: what it holds, its speed, who waits.',
     epilog='A live server counts every item that is looked at as sampled. '
     'docs/replay.md explains what is shown.',

@@ -11,9 +11,9 @@ from rich import markup
 from rich import table as rich_table
 from rich import text as rich_text
 
-from replay.inspect import read as reading
-from replay.inspect import report as inspect_report
-from replay.inspect import words
+from murmuration.replay.inspect import read as reading
+from murmuration.replay.inspect import report as inspect_report
+from murmuration.replay.inspect import words
 
 _BINS = 16
 _BAR_WIDTH = 40

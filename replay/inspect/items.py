@@ -20,9 +20,9 @@ import reverb
 import tensorflow as tf
 import tree
 
-from replay import checkpoints
-from replay import packing
-from replay.inspect import read as reading
+from murmuration.replay import checkpoints
+from murmuration.replay import packing
+from murmuration.replay.inspect import read as reading
 
 
 class NotLooked(Exception):

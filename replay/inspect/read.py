@@ -16,9 +16,9 @@ from typing import Any
 import reverb
 import tree
 
-from replay import checkpoints
-from replay import table_checks
-from replay.inspect import target as inspect_target
+from murmuration.replay import checkpoints
+from murmuration.replay import table_checks
+from murmuration.replay.inspect import target as inspect_target
 
 
 class Failed(Exception):

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from replay.inspect import items as inspect_items
-from replay.inspect import read as reading
-from replay.inspect import target as inspect_target
-from replay.inspect import words
+from murmuration.replay.inspect import items as inspect_items
+from murmuration.replay.inspect import read as reading
+from murmuration.replay.inspect import target as inspect_target
+from murmuration.replay.inspect import words
 
 # Items of each table and shard for a histogram.
 _OF_LIVE, _OF_SAVED = 256, 1000

@@ -11,7 +11,7 @@ import re
 import socket
 
 # Imports nothing slow, so that a wrong target is reported at once.
-from replay import isolation
+from murmuration.replay import isolation
 
 # What run_records/launcher.py writes, and locks while the run's launcher lives.
 _LAUNCHER = 'launcher.json'

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from replay import packing
-from replay import table_checks
-from replay.inspect import read as reading
+from murmuration.replay import packing
+from murmuration.replay import table_checks
+from murmuration.replay.inspect import read as reading
 
 # Waits below this part of the time are not mentioned.
 _SOME = 0.01

@@ -5,10 +5,10 @@ import types
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import optimizers
-from agents import parameters
-from environment_loops import environments
+from murmuration.agents import base
+from murmuration.agents import optimizers
+from murmuration.agents import parameters
+from murmuration.environment_loops import environments
 
 SPEC = environments.Spec('Test-v0', observation_shape=(3,), num_actions=2)
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import base
-from agents import feeds
-from agents import learner
-from agents import optimizers
-from agents import parameters
-from agents.exchange import local as local_exchange
+from murmuration.agents import base
+from murmuration.agents import feeds
+from murmuration.agents import learner
+from murmuration.agents import optimizers
+from murmuration.agents import parameters
+from murmuration.agents.exchange import local as local_exchange
 
 VECTORS = pathlib.Path(__file__).parents[1] / 'vectors'
 

@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from agents import ddpg
-from environment_loops import environments
-from replay import packing
+from murmuration.agents import ddpg
+from murmuration.environment_loops import environments
+from murmuration.replay import packing
 
 GAMMA = 0.9
 SPEC = environments.Spec('Test-v0', (2, 2), None, (3,), (-2.0,) * 3, (2.0,) * 3)

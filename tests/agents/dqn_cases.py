@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from agents import dqn
-from environment_loops import environments
-from replay import packing
+from murmuration.agents import dqn
+from murmuration.environment_loops import environments
+from murmuration.replay import packing
 
 SPEC = environments.Spec('Test-v0', observation_shape=(2, 2), num_actions=3)
 GAMMA = 0.9

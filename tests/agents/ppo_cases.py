@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from agents import ppo
-from replay import blocks
+from murmuration.agents import ppo
+from murmuration.replay import blocks
 from tests.agents import unroll_cases as cases
 
 T, K, BLOCKS = cases.T, cases.K, 2

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import a2c
-from agents import impala
-from environment_loops import environments
-from replay import blocks
+from murmuration.agents import a2c
+from murmuration.agents import impala
+from murmuration.environment_loops import environments
+from murmuration.replay import blocks
 
 SPEC = environments.Spec('Test-v0', (2,), 3)
 T, K = 5, 4

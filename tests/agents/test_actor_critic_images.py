@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import base
-from agents import d4pg
-from agents import ddpg
-from agents import evolution
-from agents import member_losses
-from agents import sac
-from agents.actor_critic import networks
-from agents.losses import policy as policy_losses
-from agents.networks import conv
-from environment_loops import environments
 from murmuration import portable
-from replay import packing
+from murmuration.agents import base
+from murmuration.agents import d4pg
+from murmuration.agents import ddpg
+from murmuration.agents import evolution
+from murmuration.agents import member_losses
+from murmuration.agents import sac
+from murmuration.agents.actor_critic import networks
+from murmuration.agents.losses import policy as policy_losses
+from murmuration.agents.networks import conv
+from murmuration.environment_loops import environments
+from murmuration.replay import packing
 
 BATCH = 5
 SHAPES = [(12, 10, 3), (3, 12, 10), (12, 10), (2, 12, 10, 1), (2, 1, 12, 10)]

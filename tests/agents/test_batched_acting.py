@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents import base
-from agents import batched_acting
-from agents import d4pg
-from agents import dqn
-from agents import dqn_actor
-from agents import impala
-from environment_loops import environments
+from murmuration.agents import base
+from murmuration.agents import batched_acting
+from murmuration.agents import d4pg
+from murmuration.agents import dqn
+from murmuration.agents import dqn_actor
+from murmuration.agents import impala
+from murmuration.environment_loops import environments
 
 COUNT, ENVS, STEPS = 3, 4, 40
 _DQN: dict[str, Any] = {'hidden_sizes': (16,), 'prioritized': True}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.losses import categorical
+from murmuration.agents.losses import categorical
 
 
 def slow_projection(rewards, discounts, probabilities, atoms):

@@ -5,14 +5,14 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from agents import base
-from agents import contract
-from agents import dqn
-from agents import feeds
-from agents import impala
-from agents import learner
-from agents.exchange import local
-from replay import packing
+from murmuration.agents import base
+from murmuration.agents import contract
+from murmuration.agents import dqn
+from murmuration.agents import feeds
+from murmuration.agents import impala
+from murmuration.agents import learner
+from murmuration.agents.exchange import local
+from murmuration.replay import packing
 from tests.agents import bare
 
 K, BATCH = 4, bare.Bare.batch_size

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import d4pg
-from agents import feeds
-from agents import learner as learner_lib
-from agents.exchange import local as local_exchange
-from environment_loops import environments
-from replay import packing
+from murmuration.agents import d4pg
+from murmuration.agents import feeds
+from murmuration.agents import learner as learner_lib
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.environment_loops import environments
+from murmuration.replay import packing
 
 GAMMA = 0.9
 ATOMS = np.linspace(-3.0, 5.0, 9)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.losses import policy as policy_losses
+from murmuration.agents.losses import policy as policy_losses
 from tests.agents import ddpg_cases as cases
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from agents import base
+from murmuration.agents import base
 from tests.agents import ddpg_cases as cases
 
 

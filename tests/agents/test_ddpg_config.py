@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from agents import ddpg
-from environment_loops import environments
+from murmuration.agents import ddpg
+from murmuration.environment_loops import environments
 from tests.agents import ddpg_cases as cases
 
 

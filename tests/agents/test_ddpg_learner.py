@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import feeds
-from agents import learner as learner_lib
-from agents.exchange import local as local_exchange
-from agents.exchange import pull as pull_exchange
+from murmuration.agents import feeds
+from murmuration.agents import learner as learner_lib
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.agents.exchange import pull as pull_exchange
 from tests.agents import ddpg_cases as cases
 
 TD3 = {'twin_critics': True, 'policy_delay': 2, 'smoothing_sigma': 0.2}

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import base
-from agents import dqn
-from environment_loops import environments
-from replay import packing
+from murmuration.agents import base
+from murmuration.agents import dqn
+from murmuration.environment_loops import environments
+from murmuration.replay import packing
 from tests.agents import dqn_cases as cases
 
 

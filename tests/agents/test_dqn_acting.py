@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import base
-from replay import packing
+from murmuration.agents import base
+from murmuration.replay import packing
 from tests.agents import dqn_cases as cases
 
 

@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from agents import dqn
-from environment_loops import environments
+from murmuration.agents import dqn
+from murmuration.environment_loops import environments
 from tests.agents import dqn_cases as cases
 
 

@@ -6,16 +6,16 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from agents import a2c
-from agents import d4pg
-from agents import dqn
-from agents import evolution
-from agents import impala
-from agents import parameters
-from agents import ppo
-from agents import strategy as strategy_lib
-from agents.networks import normalization
-from environment_loops import environments
+from murmuration.agents import a2c
+from murmuration.agents import d4pg
+from murmuration.agents import dqn
+from murmuration.agents import evolution
+from murmuration.agents import impala
+from murmuration.agents import parameters
+from murmuration.agents import ppo
+from murmuration.agents import strategy as strategy_lib
+from murmuration.agents.networks import normalization
+from murmuration.environment_loops import environments
 
 CARTPOLE = environments.spec('CartPole-v1')
 PENDULUM = environments.spec('Pendulum-v1')

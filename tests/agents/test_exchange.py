@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import optimizers
-from agents.exchange import pull as pull_exchange
+from murmuration.agents import optimizers
+from murmuration.agents.exchange import pull as pull_exchange
 
 NAN = float('nan')
 

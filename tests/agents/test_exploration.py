@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from agents import exploration
+from murmuration.agents import exploration
 
 
 @pytest.mark.vectors('apex_epsilons')

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.losses import gae
+from murmuration.agents.losses import gae
 
 T, B = 13, 40
 

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import a2c
-from agents import base
-from agents import d4pg
-from agents import ddpg
-from agents import dqn
-from agents import impala
-from agents import learner as learner_lib
-from agents import ppo
-from agents import sac
-from agents.acme import dqn as acme_dqn
-from agents.exchange import local
-from environment_loops import environments
-from replay import blocks
+from murmuration.agents import a2c
+from murmuration.agents import base
+from murmuration.agents import d4pg
+from murmuration.agents import ddpg
+from murmuration.agents import dqn
+from murmuration.agents import impala
+from murmuration.agents import learner as learner_lib
+from murmuration.agents import ppo
+from murmuration.agents import sac
+from murmuration.agents.acme import dqn as acme_dqn
+from murmuration.agents.exchange import local
+from murmuration.environment_loops import environments
+from murmuration.replay import blocks
 
 K, T = 2, 3
 UNROLLED: dict[str, Any] = {

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import learner as learner_lib
-from agents.exchange import local as local_exchange
-from agents.unroll import unrolls
-from replay import blocks
+from murmuration.agents import learner as learner_lib
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.agents.unroll import unrolls
+from murmuration.replay import blocks
 from tests.agents import unroll_cases as cases
 
 T, K = cases.T, cases.K

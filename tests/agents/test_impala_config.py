@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import impala
-from replay import blocks
+from murmuration.agents import impala
+from murmuration.replay import blocks
 from tests.agents import unroll_cases as cases
 
 T, K = cases.T, cases.K

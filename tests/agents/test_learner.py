@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import base
-from agents import dqn
-from agents import feeds
-from agents import learner as learner_lib
-from agents import optimizers
-from agents import parameters
-from agents.exchange import local as local_exchange
-from agents.exchange import pull as pull_exchange
-from environment_loops import environments
-from replay import packing
+from murmuration.agents import base
+from murmuration.agents import dqn
+from murmuration.agents import feeds
+from murmuration.agents import learner as learner_lib
+from murmuration.agents import optimizers
+from murmuration.agents import parameters
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.agents.exchange import pull as pull_exchange
+from murmuration.environment_loops import environments
+from murmuration.replay import packing
 
 NAN = float('nan')
 SPEC = environments.Spec('Test-v0', observation_shape=(3,), num_actions=2)

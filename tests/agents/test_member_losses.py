@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import base
-from agents import member_losses
-from agents import parameters
+from murmuration.agents import base
+from murmuration.agents import member_losses
+from murmuration.agents import parameters
 from tests.agents import unroll_cases as cases
 
 

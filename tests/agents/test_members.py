@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from agents import base
-from agents import members
+from murmuration.agents import base
+from murmuration.agents import members
 
 OBSERVATION = np.arange(6.0)[:, None]  # of three members with two environments
 THETA = np.array([[100.0], [200.0], [300.0]], np.float32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from launch.services import gossip
+from murmuration.launch.services import gossip
 from tests.launch.services import gossip_workers as played
 
 

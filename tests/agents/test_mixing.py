@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from launch.services import gossip
-from launch.services import gossip_averager
+from murmuration.launch.services import gossip
+from murmuration.launch.services import gossip_averager
 
 GRAPHS = [
   ('ring', 1, 1),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from agents import noise
+from murmuration.agents import noise
 
 
 def test_gaussian_noise_has_its_sigma_and_no_memory():

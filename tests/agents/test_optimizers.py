@@ -5,7 +5,7 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from agents import optimizers
+from murmuration.agents import optimizers
 
 P, D, UPDATES, RATE = 3, 7, 20, 0.05
 NAMES = ['sgd', 'adam', 'rmsprop', 'adagrad']

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from agents import parameters
+from murmuration.agents import parameters
 
 SHAPES = [
   ('policy/w', (3, 2)),

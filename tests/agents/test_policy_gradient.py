@@ -7,8 +7,8 @@ from scipy import stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from agents.losses import policy_gradient
-from agents.networks import policy_heads
+from murmuration.agents.losses import policy_gradient
+from murmuration.agents.networks import policy_heads
 
 T, B, A = 3, 4, 5
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.losses import policy
+from murmuration.agents.losses import policy
 
 RNG = np.random.default_rng(0)
 ACTION = RNG.normal(size=(6, 3)).astype(np.float32)

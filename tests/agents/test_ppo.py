@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replay import blocks
+from murmuration.replay import blocks
 from tests.agents import ppo_cases
 from tests.agents import unroll_cases as cases
 

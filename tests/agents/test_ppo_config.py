@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import ppo
-from configs import ppo as presets
-from environment_loops import environments
+from murmuration.agents import ppo
+from murmuration.configs import ppo as presets
+from murmuration.environment_loops import environments
 from tests.agents import ppo_cases
 
 STEPS, UPDATES = ppo_cases.STEPS, ppo_cases.UPDATES

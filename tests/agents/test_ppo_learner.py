@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import learner
-from agents.exchange import local as local_exchange
-from replay import blocks
+from murmuration.agents import learner
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.replay import blocks
 from tests.agents import ppo_cases
 from tests.agents import unroll_cases as cases
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.losses import ppo
+from murmuration.agents.losses import ppo
 
 
 @pytest.mark.vectors('ppo_loss')

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import learner
-from agents import ppo
-from agents.exchange import local as local_exchange
-from agents.exchange import pull as pull_exchange
-from environment_loops import environments
-from replay import blocks
+from murmuration.agents import learner
+from murmuration.agents import ppo
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.agents.exchange import pull as pull_exchange
+from murmuration.environment_loops import environments
+from murmuration.replay import blocks
 
 DISCRETE = environments.Spec('Test-v0', (3,), 2)
 CONTINUOUS = environments.Spec(

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import base
-from agents import optimizers
-from agents import slice_update
-from agents.exchange import remote_apply
+from murmuration.agents import base
+from murmuration.agents import optimizers
+from murmuration.agents import slice_update
+from murmuration.agents.exchange import remote_apply
 
 NAN = float('nan')
 

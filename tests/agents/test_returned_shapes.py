@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import a2c
-from agents import ddpg
-from agents import dqn
-from agents import sac
-from agents.losses import policy_gradient
+from murmuration.agents import a2c
+from murmuration.agents import ddpg
+from murmuration.agents import dqn
+from murmuration.agents import sac
+from murmuration.agents.losses import policy_gradient
 from tests.agents import ddpg_cases
 from tests.agents import dqn_cases
 from tests.agents import unroll_cases

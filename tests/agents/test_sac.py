@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import base
-from agents import batched_acting
-from agents import feeds
-from agents import learner as learner_lib
-from agents import sac
-from agents.exchange import local as local_exchange
-from agents.losses import policy as policy_losses
-from agents.losses import soft
-from environment_loops import environments
-from replay import packing
+from murmuration.agents import base
+from murmuration.agents import batched_acting
+from murmuration.agents import feeds
+from murmuration.agents import learner as learner_lib
+from murmuration.agents import sac
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.agents.losses import policy as policy_losses
+from murmuration.agents.losses import soft
+from murmuration.environment_loops import environments
+from murmuration.replay import packing
 
 GAMMA = 0.9
 A = 2

@@ -9,19 +9,19 @@ from typing import Annotated, Literal
 import numpy as np
 import pytest
 
-from agents import a2c
-from agents import d4pg
-from agents import ddpg
-from agents import dqn
-from agents import impala
-from agents import ppo
-from agents import sac
-from agents import settings
-from agents.acme import d4pg as acme_d4pg
-from agents.acme import dqn as acme_dqn
-from agents.swarm import explorers
-from launch import actor_settings
-from launch import experiment
+from murmuration.agents import a2c
+from murmuration.agents import d4pg
+from murmuration.agents import ddpg
+from murmuration.agents import dqn
+from murmuration.agents import impala
+from murmuration.agents import ppo
+from murmuration.agents import sac
+from murmuration.agents import settings
+from murmuration.agents.acme import d4pg as acme_d4pg
+from murmuration.agents.acme import dqn as acme_dqn
+from murmuration.agents.swarm import explorers
+from murmuration.launch import actor_settings
+from murmuration.launch import experiment
 
 CONFIGS = [
   *(agent.Config for agent in (a2c, d4pg, ddpg, dqn, impala, ppo, sac)),

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import impala
-from agents import ppo
-from environment_loops import environments
-from replay import block_adder
-from replay import blocks
+from murmuration.agents import impala
+from murmuration.agents import ppo
+from murmuration.environment_loops import environments
+from murmuration.replay import block_adder
+from murmuration.replay import blocks
 from tests.agents import unroll_cases as cases
 
 LIMIT, T, K, JOINED, ACTORS = 3, 8, 3, 4, 2

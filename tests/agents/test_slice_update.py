@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import base
-from agents import ddpg
-from agents import dqn
-from agents import gradient_step
-from agents import optimizers
-from agents import slice_update
-from environment_loops import environments
+from murmuration.agents import base
+from murmuration.agents import ddpg
+from murmuration.agents import dqn
+from murmuration.agents import gradient_step
+from murmuration.agents import optimizers
+from murmuration.agents import slice_update
+from murmuration.environment_loops import environments
 
 OPTIMIZERS = [
   optimizers.SGD(),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.unroll import unrolls
-from replay import blocks
+from murmuration.agents.unroll import unrolls
+from murmuration.replay import blocks
 from tests.agents import unroll_cases as cases
 
 T = cases.T

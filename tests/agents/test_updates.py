@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import dqn
-from agents import feeds
-from agents import learner
-from agents.exchange import average as average_exchange
-from agents.exchange import base as exchange_base
-from agents.exchange import local as local_exchange
-from environment_loops import environments
-from replay import packing
+from murmuration.agents import dqn
+from murmuration.agents import feeds
+from murmuration.agents import learner
+from murmuration.agents.exchange import average as average_exchange
+from murmuration.agents.exchange import base as exchange_base
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.environment_loops import environments
+from murmuration.replay import packing
 
 NAN = float('nan')
 SPEC = environments.Spec('Test-v0', observation_shape=(3,), num_actions=2)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import updates
-from agents.losses import priorities
-from agents.losses import value
+from murmuration.agents import updates
+from murmuration.agents.losses import priorities
+from murmuration.agents.losses import value
 
 
 def slow_errors(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import trfl
 
-from agents.losses import vtrace
+from murmuration.agents.losses import vtrace
 
 T, B = 7, 64
 

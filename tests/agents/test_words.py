@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import words
+from murmuration.agents import words
 
 RNG = np.random.default_rng(0)
 NEST = {

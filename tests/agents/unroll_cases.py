@@ -4,10 +4,10 @@ import numpy as np
 from scipy import special
 import tensorflow as tf
 
-from agents import base
-from agents import impala
-from environment_loops import environments
-from replay import blocks
+from murmuration.agents import base
+from murmuration.agents import impala
+from murmuration.environment_loops import environments
+from murmuration.replay import blocks
 
 DISCRETE = environments.Spec('Test-v0', (2,), 3, max_episode_steps=50)
 CONTINUOUS = environments.Spec(

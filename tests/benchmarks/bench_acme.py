@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import functools
-import pathlib
 import statistics
 import sys
 from typing import Any, NamedTuple
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests.benchmarks import common  # noqa: E402
-from tests.benchmarks.peers import run as peers  # noqa: E402
+from tests.benchmarks import common
+from tests.benchmarks.peers import run as peers
 
 _BATCH, _RATIO = 256, 32
 _COMMON = (

@@ -20,30 +20,27 @@ import collections
 from collections.abc import Iterator, Sequence
 import contextlib
 import os
-import pathlib
 import statistics
 import sys
 import time
 from typing import Any
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+import numpy as np
+import psutil
 
-import numpy as np  # noqa: E402
-import psutil  # noqa: E402
-
-from agents import d4pg  # noqa: E402
-from agents import ddpg  # noqa: E402
-from agents import feeds  # noqa: E402
-from agents import learner as learner_lib  # noqa: E402
-from agents.exchange import local as local_exchange  # noqa: E402
-from configs import d4pg as d4pg_presets  # noqa: E402
-from configs import ddpg as ddpg_presets  # noqa: E402
-from environment_loops import environments  # noqa: E402
-from launch import experiment  # noqa: E402
-from replay import packing  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
-from tests.benchmarks.peers import run as peers  # noqa: E402
+from murmuration.agents import d4pg
+from murmuration.agents import ddpg
+from murmuration.agents import feeds
+from murmuration.agents import learner as learner_lib
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.configs import d4pg as d4pg_presets
+from murmuration.configs import ddpg as ddpg_presets
+from murmuration.environment_loops import environments
+from murmuration.launch import experiment
+from murmuration.replay import packing
+from tests.benchmarks import common
+from tests.benchmarks.peers import run as peers
 
 _TASK, _PRESET = 'Hopper-v5', 'hopper'
 _BATCH, _RATIO = 256, 32

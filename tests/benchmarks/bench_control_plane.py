@@ -26,15 +26,13 @@ from typing import Any
 import numpy as np
 import psutil
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from agents import parameters  # noqa: E402
-from launch import rpc  # noqa: E402
-from launch.engines.cluster import actors  # noqa: E402
-from launch.rpc import directory  # noqa: E402
-from launch.services import counter as counter_lib  # noqa: E402
-from launch.services import variables  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
+from murmuration.agents import parameters
+from murmuration.launch import rpc
+from murmuration.launch.engines.cluster import actors
+from murmuration.launch.rpc import directory
+from murmuration.launch.services import counter as counter_lib
+from murmuration.launch.services import variables
+from tests.benchmarks import common
 
 NODES = (16, 64, 256, 1000)  # known to the counter
 CLIENTS = (1, 16, 64, 256)

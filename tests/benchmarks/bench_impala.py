@@ -11,14 +11,11 @@ actors: where more actors stop to help.
 from __future__ import annotations
 
 from collections.abc import Callable
-import pathlib
 import sys
 from typing import Any
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests.benchmarks import common  # noqa: E402
-from tests.benchmarks.peers import run as peers  # noqa: E402
+from tests.benchmarks import common
+from tests.benchmarks.peers import run as peers
 
 _UNROLL, _BATCH = 20, 8
 _NEEDED = 50_000  # environment steps/s

@@ -8,13 +8,10 @@ turns on the same machine. Rates are those of a window after the first update.
 from __future__ import annotations
 
 import functools
-import pathlib
 import statistics
 import sys
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests.benchmarks import common  # noqa: E402
+from tests.benchmarks import common
 
 _UNROLL, _BATCH, _ACTORS, _ENVS = 20, 8, 2, 32
 _SERVED = ('mean_batch', 'pass_ms', 'wait_ms')

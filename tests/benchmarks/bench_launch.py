@@ -8,15 +8,12 @@ the same run of this script: `python -c 'import tensorflow'`.
 from __future__ import annotations
 
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
 import time
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests.benchmarks import common  # noqa: E402
+from tests.benchmarks import common
 
 _LIMIT_S = 180.0
 _FORMS = {

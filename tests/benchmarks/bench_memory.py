@@ -14,9 +14,7 @@ import time
 
 import psutil
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests.benchmarks import common  # noqa: E402
+from tests.benchmarks import common
 
 _PERIOD_S = 0.5
 _LIMIT_GB = 2.5

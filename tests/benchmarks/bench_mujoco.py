@@ -10,7 +10,6 @@ of an environment on each reset, which is none.
 from __future__ import annotations
 
 import functools
-import pathlib
 import statistics
 import sys
 from typing import Any
@@ -18,12 +17,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from environment_loops import actions as actions_lib  # noqa: E402
-from environment_loops import environments  # noqa: E402
-from environment_loops import vector  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
+from murmuration.environment_loops import actions as actions_lib
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import vector
+from tests.benchmarks import common
 
 _NUM = 16
 _TASKS = ('Hopper-v5', 'InvertedPendulum-v5', 'Reacher-v5', 'Swimmer-v5')

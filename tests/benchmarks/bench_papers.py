@@ -17,15 +17,12 @@ machine; rates are those of a window after the first update, with learning:
 from __future__ import annotations
 
 from collections.abc import Callable
-import pathlib
 import statistics
 import sys
 from typing import Any
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests.benchmarks import common  # noqa: E402
-from tests.benchmarks.peers import run as peers  # noqa: E402
+from tests.benchmarks import common
+from tests.benchmarks.peers import run as peers
 
 # Environment steps/s, all compiled, on another machine with two cores.
 _EVOSAX = 1_830_000.0

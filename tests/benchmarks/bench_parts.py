@@ -11,33 +11,31 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
-import pathlib
 import sys
 import tempfile
 
 import numpy as np
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-import reverb  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import reverb
+import tensorflow as tf
 
-from agents import dqn  # noqa: E402
-from agents import feeds  # noqa: E402
-from agents import learner as learner_lib  # noqa: E402
-from agents import parameters  # noqa: E402
-from agents.exchange import pull as pull_exchange  # noqa: E402
-from environment_loops import environments  # noqa: E402
-from environment_loops import observers  # noqa: E402
-from environment_loops import vector  # noqa: E402
-from launch import rpc  # noqa: E402
-from launch.services import variables  # noqa: E402
-from replay import adders  # noqa: E402
-from replay import packing  # noqa: E402
-from replay import sampler as sampler_lib  # noqa: E402
-from replay import tables  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
+from murmuration.agents import dqn
+from murmuration.agents import feeds
+from murmuration.agents import learner as learner_lib
+from murmuration.agents import parameters
+from murmuration.agents.exchange import pull as pull_exchange
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import observers
+from murmuration.environment_loops import vector
+from murmuration.launch import rpc
+from murmuration.launch.services import variables
+from murmuration.replay import adders
+from murmuration.replay import packing
+from murmuration.replay import sampler as sampler_lib
+from murmuration.replay import tables
+from tests.benchmarks import common
 
 _P = 16
 _U = (8, 32)

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import functools
-import pathlib
 import sys
 from typing import Any
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests.benchmarks import bench_impala  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
-from tests.benchmarks.peers import run as peers  # noqa: E402
+from tests.benchmarks import bench_impala
+from tests.benchmarks import common
+from tests.benchmarks.peers import run as peers
 
 _TASK = 'ALE/Pong-v5'
 _BATCH = 16

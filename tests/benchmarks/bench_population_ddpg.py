@@ -9,14 +9,11 @@ PSO-DQN.
 from __future__ import annotations
 
 import argparse
-import pathlib
 import statistics
 import sys
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests.benchmarks import bench_swarm  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
+from tests.benchmarks import bench_swarm
+from tests.benchmarks import common
 
 _NEEDED = 5.0
 # Said although some presets have them: what is measured is to stay the same.

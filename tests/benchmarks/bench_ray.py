@@ -26,15 +26,13 @@ from typing import Any
 
 import psutil
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from launch.engines.cluster import tunnel  # noqa: E402
-from launch.rpc import directory  # noqa: E402
-from tests.benchmarks import bench_apex  # noqa: E402
-from tests.benchmarks import bench_impala  # noqa: E402
-from tests.benchmarks import bench_memory  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
-from tests.benchmarks.peers import run as peers  # noqa: E402
+from murmuration.launch.engines.cluster import tunnel
+from murmuration.launch.rpc import directory
+from tests.benchmarks import bench_apex
+from tests.benchmarks import bench_impala
+from tests.benchmarks import bench_memory
+from tests.benchmarks import common
+from tests.benchmarks.peers import run as peers
 
 _CPUS = 16  # that this Ray has to give; they place, and limit nothing
 _STORE_BYTES = 200 << 20  # of Ray's objects, in which RLlib's experience is

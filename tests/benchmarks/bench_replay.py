@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
@@ -18,19 +17,17 @@ import time
 import types
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+import numpy as np
+import reverb
 
-import numpy as np  # noqa: E402
-import reverb  # noqa: E402
-
-from replay import block_adder  # noqa: E402
-from replay import blocks  # noqa: E402
-from replay import packing  # noqa: E402
-from replay import priorities  # noqa: E402
-from replay import sampler as sampler_lib  # noqa: E402
-from replay import tables  # noqa: E402
-from replay import writer  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
+from murmuration.replay import block_adder
+from murmuration.replay import blocks
+from murmuration.replay import packing
+from murmuration.replay import priorities
+from murmuration.replay import sampler as sampler_lib
+from murmuration.replay import tables
+from murmuration.replay import writer
+from tests.benchmarks import common
 
 _STEPS, _ENVS = 20, 16
 _LAYOUT = blocks.BlockLayout(_STEPS, _ENVS, (4,), behaviour_size=2)

@@ -11,32 +11,29 @@ from __future__ import annotations
 
 import functools
 import os
-import pathlib
 import sys
 import threading
 import time
 from typing import Any
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
+import numpy as np
+import reverb
+import tensorflow as tf
 
-import numpy as np  # noqa: E402
-import reverb  # noqa: E402
-import tensorflow as tf  # noqa: E402
-
-from agents import base  # noqa: E402
-from agents import dqn  # noqa: E402
-from agents import impala  # noqa: E402
-from agents import learner as learner_lib  # noqa: E402
-from agents.exchange import local as local_exchange  # noqa: E402
-from environment_loops import environments  # noqa: E402
-from environment_loops import observers  # noqa: E402
-from environment_loops import vector  # noqa: E402
-from launch import actor_settings  # noqa: E402
-from launch import experience  # noqa: E402
-from launch import experiment as experiment_lib  # noqa: E402
-from launch.experience import kind  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
+from murmuration.agents import base
+from murmuration.agents import dqn
+from murmuration.agents import impala
+from murmuration.agents import learner as learner_lib
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import observers
+from murmuration.environment_loops import vector
+from murmuration.launch import actor_settings
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch.experience import kind
+from tests.benchmarks import common
 
 _CORES = 2  # of the machine that the goals are stated for
 _ENVIRONMENT = 'CartPole-v1'

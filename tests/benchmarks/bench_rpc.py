@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pathlib
 import platform
 import statistics
 import subprocess
 import sys
 from typing import Any
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests.benchmarks import common  # noqa: E402
+from tests.benchmarks import common
 
 SIZES = {
   '100 B': 100,

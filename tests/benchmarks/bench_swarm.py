@@ -11,14 +11,11 @@ the rate of the swarm is the sum over nodes.
 from __future__ import annotations
 
 import argparse
-import pathlib
 import statistics
 import sys
 from typing import NamedTuple
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests.benchmarks import common  # noqa: E402
+from tests.benchmarks import common
 
 EXPLORERS = 31
 _PER_NODE = 16

@@ -8,13 +8,10 @@ seed; --full does seeds 0 to 4.
 from __future__ import annotations
 
 import argparse
-import pathlib
 import sys
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from run_records import jsonable  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
+from murmuration.run_records import jsonable
+from tests.benchmarks import common
 
 _GOAL_S = 180.0
 _END_S = 60.0  # for start and stop, beside the limit

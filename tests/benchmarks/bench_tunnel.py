@@ -21,11 +21,9 @@ from typing import Any
 
 import psutil
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests import loopback_hosts  # noqa: E402
-from tests.benchmarks import bench_replay  # noqa: E402
-from tests.benchmarks import common  # noqa: E402
+from tests import loopback_hosts
+from tests.benchmarks import bench_replay
+from tests.benchmarks import common
 
 _DIRECT = 'direct'
 _WRITER = 'writer on another host: two tunnels, TLS'

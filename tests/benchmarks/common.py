@@ -25,8 +25,8 @@ from typing import Any
 
 import psutil
 
-from run_records import metrics
-from studies import runs as study_runs
+from murmuration.run_records import metrics
+from murmuration.studies import runs as study_runs
 from tests.benchmarks import report
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -18,9 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from tests.benchmarks import common  # noqa: E402
+from tests.benchmarks import common
 
 _ALLOWED = 0.95  # of the rate before
 _LIMIT_S = 600.0  # of one measurement

@@ -22,24 +22,22 @@ import numpy as np
 from scipy import stats
 import tensorflow as tf
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from agents import a2c  # noqa: E402
-from agents import d4pg  # noqa: E402
-from agents import ddpg  # noqa: E402
-from agents import dqn  # noqa: E402
-from agents import feeds  # noqa: E402
-from agents import impala  # noqa: E402
-from agents import learner as learner_lib  # noqa: E402
-from agents import ppo  # noqa: E402
+from murmuration.agents import a2c
+from murmuration.agents import d4pg
+from murmuration.agents import ddpg
+from murmuration.agents import dqn
+from murmuration.agents import feeds
+from murmuration.agents import impala
+from murmuration.agents import learner as learner_lib
+from murmuration.agents import ppo
 
 # One module under three names: if it is divided, only these lines change.
-from agents.exchange import average  # noqa: E402
-from agents.exchange import local  # noqa: E402
-from agents.exchange import pull  # noqa: E402
-from environment_loops import environments  # noqa: E402
-from replay import blocks  # noqa: E402
-from replay import packing  # noqa: E402
+from murmuration.agents.exchange import average
+from murmuration.agents.exchange import local
+from murmuration.agents.exchange import pull
+from murmuration.environment_loops import environments
+from murmuration.replay import blocks
+from murmuration.replay import packing
 
 UPDATES = 200
 UPDATES_PER_CALL = 4  # where the agent does not say

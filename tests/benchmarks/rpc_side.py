@@ -14,7 +14,6 @@ from collections.abc import Callable
 import json
 import multiprocessing
 import os
-import pathlib
 import statistics
 import sys
 import tempfile
@@ -24,10 +23,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from launch import rpc  # noqa: E402
-from launch.rpc import directory  # noqa: E402
+from murmuration.launch import rpc
+from murmuration.launch.rpc import directory
 
 _LEAST_CALLS = 20
 

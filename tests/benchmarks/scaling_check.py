@@ -31,10 +31,7 @@ import time
 from typing import Any
 
 # Run as a file, Python would look for modules beside it first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
-from run_records import metrics
+from murmuration.run_records import metrics
 from tests.benchmarks import bench_apex
 from tests.benchmarks import bench_impala
 from tests.benchmarks import common

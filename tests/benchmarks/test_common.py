@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from studies import runs as study_runs
+from murmuration.studies import runs as study_runs
 from tests.benchmarks import common
 from tests.benchmarks import report
 

@@ -7,10 +7,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from environment_loops import atari
-from environment_loops import environments
-from environment_loops import evaluation
-from environment_loops import vector
+from murmuration.environment_loops import atari
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import evaluation
+from murmuration.environment_loops import vector
 
 # Chance only from the actions, so that two emulators show the same.
 PLAIN = '?noop_max=0'

@@ -4,10 +4,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from environment_loops import actions as actions_lib
-from environment_loops import copies
-from environment_loops import environments
-from environment_loops import vector
+from murmuration.environment_loops import actions as actions_lib
+from murmuration.environment_loops import copies
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import vector
 
 # Swimmer and HalfCheetah end at step 1,000 and no sooner: what follows a reset
 # is compared with the 50 steps after it.

@@ -9,11 +9,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from environment_loops import building
-from environment_loops import environments
-from environment_loops import faults
-from environment_loops import observers
-from environment_loops import vector
+from murmuration.environment_loops import building
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import faults
+from murmuration.environment_loops import observers
+from murmuration.environment_loops import vector
 
 
 def _unstable(batch, index):

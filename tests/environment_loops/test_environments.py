@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from environment_loops import actions as actions_lib
-from environment_loops import environments
+from murmuration.environment_loops import actions as actions_lib
+from murmuration.environment_loops import environments
 from tests import counting
 
 DISCRETE = ('CartPole-v1', 'Acrobot-v1', 'MountainCar-v0', 'LunarLander-v3')

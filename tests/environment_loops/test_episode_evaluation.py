@@ -5,10 +5,10 @@ import logging
 import numpy as np
 import pytest
 
-from environment_loops import environments
-from environment_loops import evaluation
-from environment_loops import stepping
-from environment_loops import vector
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import evaluation
+from murmuration.environment_loops import stepping
+from murmuration.environment_loops import vector
 from tests import counting
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from environment_loops import observers
-from environment_loops import vector
+from murmuration.environment_loops import observers
+from murmuration.environment_loops import vector
 from tests import counting
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from environment_loops import environments
-from environment_loops import episodes
-from environment_loops import vector
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import episodes
+from murmuration.environment_loops import vector
 
 NAMES = ('CartPole-v1', 'Acrobot-v1', 'Hopper-v5', 'LunarLander-v3')
 

@@ -16,9 +16,9 @@ from gymnasium.envs.classic_control import cartpole
 import psutil
 import pytest
 
-from environment_loops import building
-from environment_loops import environments
-from environment_loops import making
+from murmuration.environment_loops import building
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import making
 
 
 class Rude(gymnasium.Env):

@@ -7,9 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from environment_loops import environments
-from environment_loops import own_vector
-from environment_loops import vector
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import own_vector
+from murmuration.environment_loops import vector
 
 NUM = 3
 OWN = """

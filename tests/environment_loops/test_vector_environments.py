@@ -4,8 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from environment_loops import environments
-from environment_loops import vector
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import vector
 
 # CartPole-v0 is here for its other time limit.
 pytestmark = pytest.mark.filterwarnings('ignore:.*CartPole-v0 is out of date')

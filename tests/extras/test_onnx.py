@@ -4,12 +4,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from agents import dqn
-from environment_loops import environments
 from murmuration import export
 from murmuration import onnx_graph
 from murmuration import playing
 from murmuration import portable
+from murmuration.agents import dqn
+from murmuration.environment_loops import environments
 from tests.murmuration import test_export as kept_policies
 
 

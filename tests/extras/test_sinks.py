@@ -9,9 +9,9 @@ import pytest
 from wandb.proto import wandb_internal_pb2
 from wandb.sdk.internal import datastore
 
-from launch import session
-from replay import isolation
-from run_records import run_directory
+from murmuration.launch import session
+from murmuration.replay import isolation
+from murmuration.run_records import run_directory
 
 
 @pytest.fixture(scope='module')

@@ -25,12 +25,9 @@ import tempfile
 import time
 
 # When run as a file, Python searches tests/faults/ for modules first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
 import psutil
 
-from run_records import run_directory
+from murmuration.run_records import run_directory
 from tests.faults import launched
 
 _PAUSE_S = (3.0, 6.0)

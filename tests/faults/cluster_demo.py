@@ -27,9 +27,6 @@ import tempfile
 import time
 
 # When run as a file, Python searches tests/faults/ for modules first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
 from tests.faults import cluster_records
 from tests.faults import launched
 from tests.faults import namespaces
@@ -215,10 +212,10 @@ def nodes(system: str, extra: Sequence[str]) -> list[str]:
     ValueError: the words are refused.
   """
   # Here, as they import TensorFlow, and are for --lose alone.
-  from launch import cell  # pylint: disable=g-import-not-at-top
-  from launch import command_line  # pylint: disable=g-import-not-at-top
-  from launch import graph  # pylint: disable=g-import-not-at-top
-  from launch import registry  # pylint: disable=g-import-not-at-top
+  from murmuration.launch import cell  # pylint: disable=g-import-not-at-top
+  from murmuration.launch import command_line  # pylint: disable=g-import-not-at-top
+  from murmuration.launch import graph  # pylint: disable=g-import-not-at-top
+  from murmuration.launch import registry  # pylint: disable=g-import-not-at-top
 
   words, changed = command_line.overrides([*SYSTEMS[system], *extra])
   flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -15,8 +15,8 @@ import threading
 import time
 from typing import Any
 
-from run_records import curves
-from run_records import jsonable
+from murmuration.run_records import curves
+from murmuration.run_records import jsonable
 
 _DOCS = pathlib.Path(__file__).resolve().parents[2] / 'docs'
 RESULTS = _DOCS / 'results' / 'cluster_demo.json'

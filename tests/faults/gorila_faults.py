@@ -16,8 +16,8 @@ import functools
 
 import numpy as np
 
-from launch.services import shard_exchange
-from launch.topologies import parameter_server
+from murmuration.launch.services import shard_exchange
+from murmuration.launch.topologies import parameter_server
 
 LEARNER = 1  # not 0, whose checkpoint and log stand for all
 DELAY = 50  # updates of a shard before it gets a gradient

@@ -29,15 +29,13 @@ import time
 import uuid
 
 # When run as a file, Python searches tests/faults/ for modules first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from launch import cell as cell_lib
-from run_records import checkpoints
-from run_records import counter_file
-from run_records import durable
-from run_records import run_directory
+from murmuration.launch import cell as cell_lib
+from murmuration.run_records import checkpoints
+from murmuration.run_records import counter_file
+from murmuration.run_records import durable
+from murmuration.run_records import run_directory
 from tests.faults import launched
 
 DEFAULT = (

@@ -19,8 +19,8 @@ import tempfile
 import time
 from typing import NoReturn
 
-from launch.engines import linux
-from run_records import commands
+from murmuration.launch.engines import linux
+from murmuration.run_records import commands
 from tests.faults import slow_link
 
 _ENTERED = 'MURMURATION_NAMESPACE'

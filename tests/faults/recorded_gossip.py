@@ -14,8 +14,8 @@ import pathlib
 
 import numpy as np
 
-from launch.services import gossip as service
-from launch.topologies import gossip
+from murmuration.launch.services import gossip as service
+from murmuration.launch.topologies import gossip
 
 
 def path(run_dir, worker):

@@ -29,14 +29,11 @@ import sys
 import time
 
 # When run as a file, Python searches tests/faults/ for modules first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
-
 import psutil
 
-from run_records import jsonable
-from run_records import plots
-from run_records import run_directory
+from murmuration.run_records import jsonable
+from murmuration.run_records import plots
+from murmuration.run_records import run_directory
 from tests.faults import launched
 
 _PERIOD_S = 10.0  # at most; a short soak samples more often

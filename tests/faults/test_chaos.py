@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from run_records import run_directory
+from murmuration.run_records import run_directory
 from tests.faults import chaos
 from tests.faults import launched
 

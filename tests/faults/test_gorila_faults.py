@@ -6,11 +6,11 @@ What the faults do to learning is the study `gorila_faults`.
 import numpy as np
 import pytest
 
-from launch import cell as cell_lib
-from launch import graph
-from launch.topologies import parameter_server
-from run_records import checkpoints
-from run_records import run_directory
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import graph
+from murmuration.launch.topologies import parameter_server
+from murmuration.run_records import checkpoints
+from murmuration.run_records import run_directory
 from tests.faults import gorila_faults as faults
 
 LEARNERS, SHARDS = 4, 2

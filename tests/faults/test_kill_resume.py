@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from run_records import checkpoints
+from murmuration.run_records import checkpoints
 from tests.faults import kill_resume
 
 

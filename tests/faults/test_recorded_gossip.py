@@ -12,7 +12,7 @@ from the mean that mixing leaves.
 import numpy as np
 import pytest
 
-from run_records import run_directory
+from murmuration.run_records import run_directory
 from tests.faults import recorded_gossip
 
 WORKERS, STEPS, ROLLOUT = 4, 6000, 20  # steps of a worker, of an iteration

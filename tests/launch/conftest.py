@@ -21,8 +21,8 @@ def make_worker(private_directory):
   Further arguments are the worker's.
   """
   del private_directory
-  from launch.nodes import worker
-  from launch.rpc import directory
+  from murmuration.launch.nodes import worker
+  from murmuration.launch.rpc import directory
 
   def make(experiment, counter, members=None, node='worker/0', **options):
     if members is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 
-from agents import dqn
+from murmuration.agents import dqn
 
 
 class Noting(dqn.DQN):

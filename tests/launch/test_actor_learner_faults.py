@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from run_records import run_directory
+from murmuration.run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 ITEM = 2  # transitions in an item of replay

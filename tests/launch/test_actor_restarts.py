@@ -4,8 +4,8 @@ import pathlib
 
 import pytest
 
-from run_records import counter_file
-from run_records import run_directory
+from murmuration.run_records import counter_file
+from murmuration.run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 STEPS, MORE = 2_000, 2_600

@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from launch import cell as cell_lib
-from launch import registry
-from run_records import commands
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import registry
+from murmuration.run_records import commands
 
 HERE = pathlib.Path(__file__).parent
 UPDATES = 5

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from launch import command_line
-from launch import session
-from run_records import checkpoints
-from run_records import commands
-from run_records import run_directory
+from murmuration.launch import command_line
+from murmuration.launch import session
+from murmuration.run_records import checkpoints
+from murmuration.run_records import commands
+from murmuration.run_records import run_directory
 
 
 def refused(capsys, *argv):
@@ -53,7 +53,7 @@ def test_a_value_that_is_no_python(capsys):
 @pytest.fixture
 def run(tmp_path):
   """The directory of a run of dqn that has saved something."""
-  from launch import cell  # pylint: disable=g-import-not-at-top
+  from murmuration.launch import cell  # pylint: disable=g-import-not-at-top
 
   config = cell.resolve('dqn').config
   place = {'name': 'local_mp'}
@@ -117,7 +117,7 @@ def test_a_run_is_not_resumed_as_another(capsys, run):
 
 
 def test_a_run_of_an_agent_without_a_task_of_its_own_goes_on(run, capsys):
-  own = 'agents.dqn:DQN'
+  own = 'murmuration.agents.dqn:DQN'
   path = run / 'config.json'
   path.write_text(
     json.dumps({**json.loads(path.read_text()), 'agent_name': own})

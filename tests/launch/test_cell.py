@@ -6,14 +6,14 @@ import types
 
 import pytest
 
-from agents import data_sets
-from agents import dqn
-from launch import cell as cell_lib
-from launch import command_line
-from launch import registry
-from launch.topologies import evolution
-from run_records import run_directory
-from run_records import settings
+from murmuration.agents import data_sets
+from murmuration.agents import dqn
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import command_line
+from murmuration.launch import registry
+from murmuration.launch.topologies import evolution
+from murmuration.run_records import run_directory
+from murmuration.run_records import settings
 
 
 def test_threads_of_a_game_make_no_other_environment(tmp_path):
@@ -97,8 +97,8 @@ def test_a_preset_may_have_numbers_of_the_agent_s_own_topology(monkeypatch):
 OWN = """
 from __future__ import annotations
 import dataclasses
-from agents import dqn, impala, value_agent
-from launch import registry
+from murmuration.agents import dqn, impala, value_agent
+from murmuration.launch import registry
 
 class Misspelt(value_agent.ValueAgent):
   name = 'misspelt'
@@ -161,7 +161,7 @@ def own(tmp_path, monkeypatch):
     (
       'Other',
       'DQN is to be made with config=agents.impala.Config, but its own is '
-      'agents.dqn.Config.',
+      'murmuration.agents.dqn.Config.',
     ),
     ('NoClass', 'config=builtins.dict, but its own is agents.dqn.Config.'),
   ],
@@ -199,7 +199,7 @@ def test_a_topology_may_be_a_class():
   found = registry.topology(f'{__name__}:Topology')
   assert found.members(None) == 1
   with pytest.raises(ValueError, match='without SECTION'):
-    registry.topology('agents.dqn:DQN')
+    registry.topology('murmuration.agents.dqn:DQN')
 
 
 class Nothing(Topology):

@@ -2,13 +2,13 @@
 
 import pytest
 
-from launch import cell as cell_lib
-from launch import command_line
-from launch import engines
-from launch.engines import linux
 from murmuration import helper
-from run_records import commands
-from run_records import run_directory
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import command_line
+from murmuration.launch import engines
+from murmuration.launch.engines import linux
+from murmuration.run_records import commands
+from murmuration.run_records import run_directory
 
 RAY = ('--lp_launch_type', 'ray', '--cluster', 'worker:cpus=2')
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from launch import cell as cell_lib
-from launch import registry
-from launch import session
-from run_records import commands
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import registry
+from murmuration.launch import session
+from murmuration.run_records import commands
 
 # Both scripts: run_swarm.py is run.py with other words.
 

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from launch import cell as cell_lib
-from launch import registry
 from murmuration import choices
-from run_records import settings
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import registry
+from murmuration.run_records import settings
 
 PRESETS = [
   (name, preset)

@@ -9,11 +9,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from replay import adders
-from replay import writer
-from replay.inspect import read as inspect_read
-from replay.inspect import target as inspect_target
-from run_records import run_directory
+from murmuration.replay import adders
+from murmuration.replay import writer
+from murmuration.replay.inspect import read as inspect_read
+from murmuration.replay.inspect import target as inspect_target
+from murmuration.run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 ENVS, ACTORS = 4, 2

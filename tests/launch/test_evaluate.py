@@ -9,11 +9,11 @@ from gymnasium.envs.classic_control import cartpole
 import numpy as np
 import pytest
 
-from launch import evaluate
-from launch import session
 from murmuration import playing
-from run_records import commands
-from run_records import run_directory
+from murmuration.launch import evaluate
+from murmuration.launch import session
+from murmuration.run_records import commands
+from murmuration.run_records import run_directory
 
 REFUSED = {
   'no run': ([], 'RUN'),

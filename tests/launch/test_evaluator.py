@@ -10,15 +10,15 @@ import types
 import numpy as np
 import pytest
 
-from agents import dqn
-from agents import impala
-from agents import parameters
-from environment_loops import environments
-from environment_loops import evaluation
-from launch import experiment as experiment_lib
-from launch import pulse
-from launch import reporting
-from launch.nodes import evaluator
+from murmuration.agents import dqn
+from murmuration.agents import impala
+from murmuration.agents import parameters
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import evaluation
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.launch.nodes import evaluator
 
 HERE = pathlib.Path(__file__).parent
 SPEC = environments.spec('CartPole-v1')

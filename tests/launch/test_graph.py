@@ -3,8 +3,8 @@
 import launchpad as lp
 import pytest
 
-from launch import graph
-from launch import rpc
+from murmuration.launch import graph
+from murmuration.launch import rpc
 
 
 @pytest.fixture

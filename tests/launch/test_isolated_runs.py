@@ -12,9 +12,9 @@ import sys
 
 import pytest
 
-from launch import command_line
-from launch import session
-from replay import isolation
+from murmuration.launch import command_line
+from murmuration.launch import session
+from murmuration.replay import isolation
 from tests import strangers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -246,7 +246,13 @@ def _head(path):
 @pytest.mark.parametrize('job', JOBS, indirect=True)
 def test_the_inspector_looks_into_a_private_run(job):
   done = subprocess.run(
-    [sys.executable, '-m', 'replay.inspect', job.run.directory, '--json'],
+    [
+      sys.executable,
+      '-m',
+      'murmuration.replay.inspect',
+      job.run.directory,
+      '--json',
+    ],
     cwd=ROOT,
     capture_output=True,
     text=True,

@@ -4,9 +4,9 @@ import pathlib
 
 import pytest
 
-from launch import cell as cell_lib
-from launch import needs
-from launch import registry
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import needs
+from murmuration.launch import registry
 
 
 def check(agent, topology=None, **overrides):

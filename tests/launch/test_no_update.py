@@ -2,12 +2,12 @@
 
 import pytest
 
-from launch import engines
-from launch import session
-from launch.engines import state
-from run_records import jsonable
-from run_records import metrics
-from run_records import run_directory
+from murmuration.launch import engines
+from murmuration.launch import session
+from murmuration.launch.engines import state
+from murmuration.run_records import jsonable
+from murmuration.run_records import metrics
+from murmuration.run_records import run_directory
 
 
 @pytest.mark.parametrize(

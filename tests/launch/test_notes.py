@@ -4,9 +4,9 @@ import pathlib
 
 import pytest
 
-from launch import cell as cell_lib
-from launch import notes
-from launch import registry
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import notes
+from murmuration.launch import registry
 
 HERE = pathlib.Path(__file__).parent
 _OWN = {'environment': 'MountainCarContinuous-v0'}

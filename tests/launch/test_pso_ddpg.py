@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from agents import ddpg
-from environment_loops import environments
 from murmuration import playing
-from run_records import commands
-from run_records import run_directory
+from murmuration.agents import ddpg
+from murmuration.environment_loops import environments
+from murmuration.run_records import commands
+from murmuration.run_records import run_directory
 
 AGENT = 'pso_ddpg:inverted_pendulum'
 NETWORK = {'policy_sizes': (16,), 'critic_sizes': (16,)}

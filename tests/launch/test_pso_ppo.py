@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from agents import ppo
-from environment_loops import environments
-from launch import cell as cell_lib
-from launch import experience
-from launch import registry
-from run_records import run_directory
+from murmuration.agents import ppo
+from murmuration.environment_loops import environments
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import experience
+from murmuration.launch import registry
+from murmuration.run_records import run_directory
 
 ROLLOUT, BUDGET, EXPLORERS = 128, 1024, 3
 

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from launch import pulse
+from murmuration.launch import pulse
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ from gymnasium.envs.classic_control import cartpole
 import numpy as np
 import pytest
 
-from agents import d4pg
-from agents import dqn
-from agents import impala
-from agents import ppo
-from environment_loops import environments
-from launch import cell as cell_lib
-from launch import experience
-from launch import experiment as experiment_lib
-from run_records import checkpoints
-from run_records import run_directory
+from murmuration.agents import d4pg
+from murmuration.agents import dqn
+from murmuration.agents import impala
+from murmuration.agents import ppo
+from murmuration.environment_loops import environments
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.run_records import checkpoints
+from murmuration.run_records import run_directory
 
 STEPS = 600
 SMALL: dict[str, Any] = {'hidden_sizes': (16,)}

@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from launch import reporting
-from launch import rpc
+from murmuration.launch import reporting
+from murmuration.launch import rpc
 
 
 class _Clock:

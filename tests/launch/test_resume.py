@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
-from agents import dqn
-from run_records import commands
-from run_records import launcher
-from run_records import run_directory
+from murmuration.agents import dqn
+from murmuration.run_records import commands
+from murmuration.run_records import launcher
+from murmuration.run_records import run_directory
 
 SMALL = (
   '--config.agent.hidden_sizes=(16,)',

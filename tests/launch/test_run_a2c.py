@@ -8,11 +8,11 @@ import re
 import numpy as np
 import pytest
 
-from launch import cell as cell_lib
-from launch import experience
-from launch import registry
-from launch.topologies import actor_learner
-from run_records import run_directory
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import experience
+from murmuration.launch import registry
+from murmuration.launch.topologies import actor_learner
+from murmuration.run_records import run_directory
 
 
 def _parts(preset=''):

@@ -8,11 +8,11 @@ import sys
 import numpy as np
 import pytest
 
-from agents.acme import d4pg as acme_d4pg
-from environment_loops import environments
-from launch import cell as cell_lib
-from replay.inspect import command as inspect_command
-from run_records import run_directory
+from murmuration.agents.acme import d4pg as acme_d4pg
+from murmuration.environment_loops import environments
+from murmuration.launch import cell as cell_lib
+from murmuration.replay.inspect import command as inspect_command
+from murmuration.run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 ITEM = 2  # transitions in an item of replay
@@ -74,7 +74,7 @@ def test_what_a_stock_learner_cannot_do_is_refused(
 def test_building_a_program_starts_no_tensorflow():
   code = """
 from tensorflow.python.eager import context
-from launch import cell, needs, registry
+from murmuration.launch import cell, needs, registry
 for agent in ('acme_dqn', 'acme_d4pg'):
   for preset in registry.agent(agent).presets:
     made = cell.resolve(agent, preset)

@@ -4,12 +4,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agents import d4pg
-from environment_loops import environments
-from launch import cell as cell_lib
-from launch import registry
-from run_records import commands
-from run_records import run_directory
+from murmuration.agents import d4pg
+from murmuration.environment_loops import environments
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import registry
+from murmuration.run_records import commands
+from murmuration.run_records import run_directory
 
 NETWORK = {'policy_sizes': (16,), 'critic_sizes': (16,)}
 SMALL = (

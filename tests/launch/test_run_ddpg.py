@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from agents import ddpg
-from environment_loops import environments
-from launch import cell as cell_lib
-from launch import registry
 from murmuration import playing
-from run_records import run_directory
+from murmuration.agents import ddpg
+from murmuration.environment_loops import environments
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import registry
+from murmuration.run_records import run_directory
 
 SMALL = (
   '--config.agent.policy_sizes=(16,)',

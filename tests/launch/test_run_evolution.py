@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from launch import cell as cell_lib
-from launch import registry
-from run_records import metrics
-from run_records import run_directory
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import registry
+from murmuration.run_records import metrics
+from murmuration.run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 

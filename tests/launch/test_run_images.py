@@ -5,11 +5,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from launch import cell as cell_lib
-from launch import registry
 from murmuration import playing
-from run_records import checkpoints
-from run_records import run_directory
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import registry
+from murmuration.run_records import checkpoints
+from murmuration.run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 HWC, CHW = (16, 12, 3), (3, 16, 12)

@@ -7,20 +7,20 @@ import shutil
 import numpy as np
 import pytest
 
-from agents import dqn
-from environment_loops import evaluation
-from environment_loops import vector
-from launch import cell as cell_lib
-from launch import registry
-from launch.nodes import offline
-from launch.services import counter as counter_lib
 from murmuration import play
 from murmuration import playing
-from replay import export
-from replay import nstep
-from replay import packing
-from replay import ring as ring_lib
-from run_records import run_directory
+from murmuration.agents import dqn
+from murmuration.environment_loops import evaluation
+from murmuration.environment_loops import vector
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import registry
+from murmuration.launch.nodes import offline
+from murmuration.launch.services import counter as counter_lib
+from murmuration.replay import export
+from murmuration.replay import nstep
+from murmuration.replay import packing
+from murmuration.replay import ring as ring_lib
+from murmuration.run_records import run_directory
 from tests.launch.conftest import Ends
 
 N, GAMMA = 5, 0.99  # dqn:cartpole's

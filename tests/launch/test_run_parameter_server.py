@@ -7,13 +7,13 @@ import re
 import numpy as np
 import pytest
 
-from agents import base
-from launch import cell as cell_lib
-from launch.services import shard as shard_lib
-from launch.services import shard_exchange
-from launch.topologies import parameter_server
-from replay import blocks
-from run_records import run_directory
+from murmuration.agents import base
+from murmuration.launch import cell as cell_lib
+from murmuration.launch.services import shard as shard_lib
+from murmuration.launch.services import shard_exchange
+from murmuration.launch.topologies import parameter_server
+from murmuration.replay import blocks
+from murmuration.run_records import run_directory
 from tests.launch import conftest
 
 

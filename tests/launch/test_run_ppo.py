@@ -5,9 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from environment_loops import environments
-from launch import registry
-from run_records import run_directory
+from murmuration.environment_loops import environments
+from murmuration.launch import registry
+from murmuration.run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 

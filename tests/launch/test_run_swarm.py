@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
-from agents import dqn
-from environment_loops import environments
-from run_records import commands
-from run_records import run_directory
+from murmuration.agents import dqn
+from murmuration.environment_loops import environments
+from murmuration.run_records import commands
+from murmuration.run_records import run_directory
 
 SMALL = (
   '--config.agent.hidden_sizes=(16,)',

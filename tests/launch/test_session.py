@@ -13,21 +13,21 @@ import launchpad as lp
 import numpy as np
 import pytest
 
-from launch import cell as cell_lib
-from launch import engines
-from launch import rpc
-from launch import session
-from launch.engines import state
-from launch.services import counter as counter_lib
-from replay import tensors
-from run_records import checkpoints
-from run_records import commands
-from run_records import durable
-from run_records import follow
-from run_records import jsonable
-from run_records import plots
-from run_records import run_directory
-from run_records import view
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import engines
+from murmuration.launch import rpc
+from murmuration.launch import session
+from murmuration.launch.engines import state
+from murmuration.launch.services import counter as counter_lib
+from murmuration.replay import tensors
+from murmuration.run_records import checkpoints
+from murmuration.run_records import commands
+from murmuration.run_records import durable
+from murmuration.run_records import follow
+from murmuration.run_records import jsonable
+from murmuration.run_records import plots
+from murmuration.run_records import run_directory
+from murmuration.run_records import view
 
 
 def test_a_second_resume_is_refused_while_the_first_looks_at_its_checkpoints(

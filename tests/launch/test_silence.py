@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from run_records import run_directory
+from murmuration.run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
 STEPS = 3000

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from run_records import run_directory
+from murmuration.run_records import run_directory
 
 MODULES = pathlib.Path(__file__).parent
 COMMON = (

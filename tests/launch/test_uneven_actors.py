@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from run_records import run_directory
+from murmuration.run_records import run_directory
 
 # A shard may be ahead of another by what its sampler asks for ahead, and what
 # actors hold: some 2,500 items. A third of the budget is more.

@@ -11,11 +11,11 @@ import sys
 import numpy as np
 import pytest
 
-from replay import checkpoints
-from replay import packing
-from replay import priorities
-from replay import tables
-from run_records import run_directory
+from murmuration.replay import checkpoints
+from murmuration.replay import packing
+from murmuration.replay import priorities
+from murmuration.replay import tables
+from murmuration.run_records import run_directory
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Agent, what the mean of the last three evaluations has to reach.
@@ -59,7 +59,7 @@ def test_it_learns(tmp_path, name):
 @pytest.mark.timeout(600)
 def test_stored_priorities_follow_the_error(tmp_path):
   """Correlation above 0.3 after 10,000 steps."""
-  from launch import registry
+  from murmuration.launch import registry
 
   run = _run(tmp_path / 'run', 'apex_dqn', '--config.run.steps_per_agent=10000')
   config = run.config()
@@ -131,8 +131,8 @@ def test_the_critic_knows_what_the_policy_gets(tmp_path):
   """D4PG's Q at starts is within 20% of the discounted return from there."""
   import tensorflow as tf
 
-  from environment_loops import environments
-  from launch import registry
+  from murmuration.environment_loops import environments
+  from murmuration.launch import registry
 
   run = _run(tmp_path / 'run', 'd4pg:inverted_pendulum')
   config = run.config()

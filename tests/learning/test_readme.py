@@ -8,7 +8,7 @@ import sys
 
 from PIL import Image
 
-from run_records import run_directory
+from murmuration.run_records import run_directory
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

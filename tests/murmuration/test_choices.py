@@ -7,13 +7,13 @@ import re
 import numpy as np
 import pytest
 
-from agents import base
-from agents import dqn
-from launch import cell as cell_lib
-from launch import registry
 from murmuration import arguments
 from murmuration import choices
 from murmuration import runs
+from murmuration.agents import base
+from murmuration.agents import dqn
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import registry
 
 
 def _config(agent, environment=None, topology=None, steps=None, **settings):
@@ -86,13 +86,15 @@ def test_a_resumed_run_without_actors_adds_to_the_updates_that_were_made(
 
 
 def test_a_class_is_an_agent_by_what_its_config_is_annotated_with():
-  assert registry.agent('agents.dqn:DQN').config is dqn.Config
-  config = _config('agents.dqn:DQN', 'CartPole-v1', learning_rate='0.5')
-  assert config['agent_name'] == 'agents.dqn:DQN'
+  assert registry.agent('murmuration.agents.dqn:DQN').config is dqn.Config
+  config = _config(
+    'murmuration.agents.dqn:DQN', 'CartPole-v1', learning_rate='0.5'
+  )
+  assert config['agent_name'] == 'murmuration.agents.dqn:DQN'
   assert config['topology'] == 'single_process'
   assert config['agent']['learning_rate'] == 0.5
   with pytest.raises(ValueError, match='which environment'):
-    _config('agents.dqn:DQN')
+    _config('murmuration.agents.dqn:DQN')
   with pytest.raises(ValueError, match='def __init__'):
     registry.of_class(type('Silent', (base.Agent,), {}))
 
@@ -100,7 +102,7 @@ def test_a_class_is_an_agent_by_what_its_config_is_annotated_with():
 INHERITS = """
 from __future__ import annotations
 import dataclasses
-from agents import dqn
+from murmuration.agents import dqn
 @dataclasses.dataclass(frozen=True)
 class Config(dqn.Config):
   temperature: float = 0.03
@@ -150,7 +152,7 @@ def test_an_annotation_that_only_a_type_checker_has_is_a_sentence(tmp_path):
   source = """
 from __future__ import annotations
 import typing
-from agents import base
+from murmuration.agents import base
 if typing.TYPE_CHECKING:
   from elsewhere import Config
 

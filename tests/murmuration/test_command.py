@@ -11,14 +11,14 @@ import numpy as np
 import psutil
 import pytest
 
-from agents import ppo
-from environment_loops import environments
-from launch import command_line
 from murmuration import command
 from murmuration import export
 from murmuration import play
 from murmuration import playing
-from run_records import film
+from murmuration.agents import ppo
+from murmuration.environment_loops import environments
+from murmuration.launch import command_line
+from murmuration.run_records import film
 
 
 def test_help_names_every_command(capsys):
@@ -430,7 +430,7 @@ def filmed():
   playing.record(zeros, name, 0, 'film.gif')
 
 def looked():
-  from launch import cell
+  from murmuration.launch import cell
   cell.resolve('dqn', overrides={'environment': name})
 
 """

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import base
-from agents import d4pg
-from agents import ddpg
-from agents import dqn
-from agents import impala
-from agents import ppo
-from agents import sac
-from environment_loops import environments
-from environment_loops import evaluation
 from murmuration import export
 from murmuration import playing
 from murmuration import portable
-from run_records import packages
-from run_records import run_directory
+from murmuration.agents import base
+from murmuration.agents import d4pg
+from murmuration.agents import ddpg
+from murmuration.agents import dqn
+from murmuration.agents import impala
+from murmuration.agents import ppo
+from murmuration.agents import sac
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import evaluation
+from murmuration.run_records import packages
+from murmuration.run_records import run_directory
 
 PENDULUM = 'Pendulum-v1'
 CARTPOLE = 'CartPole-v1'

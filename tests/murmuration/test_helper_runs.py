@@ -9,20 +9,20 @@ import time
 
 import pytest
 
-from launch import cell as cell_lib
-from launch import session
-from launch.engines import linux
-from launch.services import counter as counter_lib
 import murmuration
 from murmuration import arguments
 from murmuration import helper as helper_lib
 from murmuration import objects
 from murmuration import process
 from murmuration import runs
-from run_records import commands
-from run_records import counter_file
-from run_records import metrics
-from run_records import run_directory
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import session
+from murmuration.launch.engines import linux
+from murmuration.launch.services import counter as counter_lib
+from murmuration.run_records import commands
+from murmuration.run_records import counter_file
+from murmuration.run_records import metrics
+from murmuration.run_records import run_directory
 
 
 class Connection:
@@ -255,7 +255,7 @@ def test_a_run_keeps_the_line_of_python_that_made_it(
     engine='local_mt',
     seed=3,
     run_dir='here',
-    sinks='run_records.sinks:Sink',
+    sinks='murmuration.run_records.sinks:Sink',
     learning_rate='1e-3',
     run={'eval_episodes': 5, 'silent_s': 70.0},
     **{'gossip.num_learners': 2},
@@ -263,7 +263,7 @@ def test_a_run_keeps_the_line_of_python_that_made_it(
   line = kept_lines.pop()
   assert line == (
     "murmuration.train('dqn:cartpole', 'Acrobot-v1', engine='local_mt', "
-    "sinks='run_records.sinks:Sink', topology='gossip', seed=3, "
+    "sinks='murmuration.run_records.sinks:Sink', topology='gossip', seed=3, "
     "run_dir='here', learning_rate='1e-3', "
     "run={'eval_episodes': 5, 'silent_s': 70.0}, "
     "**{'gossip.num_learners': 2})"

@@ -40,7 +40,7 @@ class Corridor(gymnasium.Env):
 """
 
 SINK = """
-from run_records import sinks
+from murmuration.run_records import sinks
 
 class MySink(sinks.Sink):
   def __init__(self, run, state):

@@ -12,16 +12,16 @@ import gymnasium
 from gymnasium.envs.classic_control import cartpole
 import pytest
 
-from agents import base
-from launch import cell
-from launch import registry
 import murmuration
 from murmuration import given
 from murmuration import helper
 from murmuration import objects
 from murmuration import playing
 from murmuration import service
-from run_records import run_directory
+from murmuration.agents import base
+from murmuration.launch import cell
+from murmuration.launch import registry
+from murmuration.run_records import run_directory
 
 
 def test_importing_it_imports_nothing_heavy():
@@ -41,9 +41,12 @@ def test_names_stay_and_importable_things_are_named(monkeypatch):
   assert found.name('ppo:cartpole', 'agent') == 'ppo:cartpole'
   name = 'gymnasium.envs.classic_control.cartpole:CartPoleEnv'
   assert found.name(cartpole.CartPoleEnv, 'environment') == name
-  assert found.name(registry.agent('ppo'), 'agent') == 'configs.ppo:AGENT'
+  assert (
+    found.name(registry.agent('ppo'), 'agent')
+    == 'murmuration.configs.ppo:AGENT'
+  )
   assert found.name(registry.topology('gossip'), 'topology') == (
-    'launch.topologies:gossip'
+    'murmuration.launch.topologies:gossip'
   )
   assert found.pickled() is None
 

@@ -8,14 +8,14 @@ import threading
 import numpy as np
 import pytest
 
-from launch import cell as cell_lib
-from launch import registry
 import murmuration
 from murmuration import objects
 from murmuration import process
 from murmuration import service
-from run_records import checkpoints
-from run_records import run_directory
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import registry
+from murmuration.run_records import checkpoints
+from murmuration.run_records import run_directory
 
 # Step by step as slow as its file says; the second can be broken off by nobody.
 ENVIRONMENTS = """

@@ -1,4 +1,4 @@
-"""The wheel in an empty environment, beside a user's files of our names."""
+"""The wheel in an empty environment, beside others' packages of our names."""
 
 import os
 import pathlib
@@ -17,7 +17,6 @@ PACKAGES = (
   'configs',
   'environment_loops',
   'launch',
-  'murmuration',
   'replay',
   'run_records',
   'studies',
@@ -41,10 +40,13 @@ def _done(command, **options):
 def copy(source):
   """Copies what a wheel is built of, as a build leaves files behind."""
   source.mkdir()
-  for name in (*PACKAGES, 'pyproject.toml', 'README.md', 'LICENSE'):
+  unwanted = shutil.ignore_patterns('__pycache__')
+  kept = ('murmuration', 'pyproject.toml', 'README.md', 'LICENSE')
+  for name in (*PACKAGES, *kept):
     if (ROOT / name).is_dir():
-      unwanted = shutil.ignore_patterns('__pycache__')
-      shutil.copytree(ROOT / name, source / name, ignore=unwanted)
+      shutil.copytree(
+        ROOT / name, source / name, ignore=unwanted, symlinks=True
+      )
     else:
       shutil.copy(ROOT / name, source)
 
@@ -82,8 +84,7 @@ def environment(wheel, tmp_path_factory):
 def user(tmp_path):
   """A directory with files that are called as the project's packages are."""
   for package in PACKAGES:
-    if package != 'murmuration':
-      (tmp_path / f'{package}.py').write_text('WHO = "the user"\n')
+    (tmp_path / f'{package}.py').write_text('WHO = "the user"\n')
   return tmp_path
 
 
@@ -94,7 +95,7 @@ def _clean():
 def test_the_wheel_has_every_package_and_what_belongs_to_it(wheel):
   names = zipfile.ZipFile(wheel).namelist()
   tops = {name.partition('/')[0] for name in names}
-  assert tops - {n for n in tops if n.endswith('.dist-info')} == set(PACKAGES)
+  assert tops - {n for n in tops if n.endswith('.dist-info')} == {'murmuration'}
   assert 'murmuration/py.typed' in names
   assert any(name.startswith('murmuration/zoo/') for name in names)
 

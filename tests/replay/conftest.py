@@ -7,8 +7,8 @@ import time
 import pytest
 import reverb
 
-from launch.rpc import directory
-from replay.inspect import command
+from murmuration.launch.rpc import directory
+from murmuration.replay.inspect import command
 
 _STOPPED: collections.deque = collections.deque(maxlen=8)
 _stop = reverb.Server.stop

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import reverb
 
-from replay import adders
-from replay import nstep
-from replay import packing
-from replay import ring as ring_lib
-from replay import tables
-from replay import writer
+from murmuration.replay import adders
+from murmuration.replay import nstep
+from murmuration.replay import packing
+from murmuration.replay import ring as ring_lib
+from murmuration.replay import tables
+from murmuration.replay import writer
 from tests import counting
 
 LAYOUT = packing.TransitionLayout((3,))

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from replay import block_adder
-from replay import blocks
-from replay import packing
-from replay import readers
-from replay import tables
-from replay import writer as writer_lib
+from murmuration.replay import block_adder
+from murmuration.replay import blocks
+from murmuration.replay import packing
+from murmuration.replay import readers
+from murmuration.replay import tables
+from murmuration.replay import writer as writer_lib
 
 T, K = 4, 3
 

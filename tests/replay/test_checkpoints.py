@@ -13,8 +13,8 @@ import reverb
 from reverb.cc import schema_pb2
 import tensorflow as tf
 
-from replay import checkpoints
-from replay import tables
+from murmuration.replay import checkpoints
+from murmuration.replay import tables
 
 SIGNATURE = tf.TensorSpec([2], tf.float32, name='pair')
 

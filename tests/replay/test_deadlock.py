@@ -17,10 +17,10 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import checkpoints
-from replay import deadlock
-from replay import sampler
-from replay import tables
+from murmuration.replay import checkpoints
+from murmuration.replay import deadlock
+from murmuration.replay import sampler
+from murmuration.replay import tables
 
 SIGNATURE = tf.TensorSpec([2], tf.float32)
 BATCHES = 12

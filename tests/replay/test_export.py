@@ -7,14 +7,14 @@ import h5py
 import numpy as np
 import pytest
 
-from environment_loops import stepping
-from replay import checkpoints
-from replay import episodes
-from replay import export
-from replay import minari
-from replay import nstep
-from replay import packing
-from replay import tables
+from murmuration.environment_loops import stepping
+from murmuration.replay import checkpoints
+from murmuration.replay import episodes
+from murmuration.replay import export
+from murmuration.replay import minari
+from murmuration.replay import nstep
+from murmuration.replay import packing
+from murmuration.replay import tables
 from tests import counting
 
 LAYOUT = packing.TransitionLayout((3,))

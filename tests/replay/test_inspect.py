@@ -13,15 +13,15 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import checkpoints
-from replay import packing
-from replay import tables
-from replay.inspect import command
-from replay.inspect import items as inspect_items
-from replay.inspect import read as reading
-from replay.inspect import report as reports
-from replay.inspect import target as inspect_target
-from run_records import launcher
+from murmuration.replay import checkpoints
+from murmuration.replay import packing
+from murmuration.replay import tables
+from murmuration.replay.inspect import command
+from murmuration.replay.inspect import items as inspect_items
+from murmuration.replay.inspect import read as reading
+from murmuration.replay.inspect import report as reports
+from murmuration.replay.inspect import target as inspect_target
+from murmuration.run_records import launcher
 
 LAYOUT = packing.TransitionLayout((3,))
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -189,7 +189,12 @@ def test_a_histogram_is_drawn_where_output_is_ascii(serve):
   server = serve(prioritized())
   fill(server, range(30), lambda index: 1.0 + index)
   done = subprocess.run(
-    [sys.executable, '-m', 'replay.inspect', f'localhost:{server.port}']
+    [
+      sys.executable,
+      '-m',
+      'murmuration.replay.inspect',
+      f'localhost:{server.port}',
+    ]
     + ['--histogram=priorities'],
     cwd=ROOT,
     env={**os.environ, 'PYTHONIOENCODING': 'ascii'},
@@ -420,7 +425,7 @@ def test_the_module_runs_as_a_command_and_answers_usage_without_tensorflow():
     '    assert name not in ("tensorflow", "reverb"), name\n'
     'sys.meta_path.insert(0, No())\n'
     'sys.argv = ["inspect", "8000"]\n'
-    'runpy.run_module("replay.inspect", run_name="__main__")\n'
+    'runpy.run_module("murmuration.replay.inspect", run_name="__main__")\n'
   )
   done = subprocess.run(
     [sys.executable, '-c', program],

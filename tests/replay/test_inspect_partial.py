@@ -7,8 +7,8 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import packing
-from replay import tables
+from murmuration.replay import packing
+from murmuration.replay import tables
 
 LAYOUT = packing.TransitionLayout((3,))
 

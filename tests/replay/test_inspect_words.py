@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import reverb
 
-from replay import table_checks
-from replay import tables
-from replay.inspect import draw
-from replay.inspect import read as reading
-from replay.inspect import words
+from murmuration.replay import table_checks
+from murmuration.replay import tables
+from murmuration.replay.inspect import draw
+from murmuration.replay.inspect import read as reading
+from murmuration.replay.inspect import words
 
 HUGE = 1.7e308
 

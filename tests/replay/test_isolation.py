@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from replay import isolation
+from murmuration.replay import isolation
 from tests import strangers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from replay import nstep
-from replay import packing
+from murmuration.replay import nstep
+from murmuration.replay import packing
 from tests import counting
 
 VECTORS = pathlib.Path(__file__).parents[1] / 'vectors'

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replay import packing
-from replay import tables
+from murmuration.replay import packing
+from murmuration.replay import tables
 
 
 def _fields(layout, *leading):

@@ -9,9 +9,9 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import priorities
-from replay import shards
-from replay import tables
+from murmuration.replay import priorities
+from murmuration.replay import shards
+from murmuration.replay import tables
 
 SIGNATURE = tf.TensorSpec([1], tf.float32)
 NAN, INF = float('nan'), float('inf')
@@ -111,7 +111,7 @@ def test_priorities_go_to_the_shard_of_their_key(serve):
 
 
 def test_priorities_that_are_not_finite_are_said_once(serve, caplog):
-  caplog.set_level(logging.WARNING, 'replay.priorities')
+  caplog.set_level(logging.WARNING, 'murmuration.replay.priorities')
   client = serve(_table()).localhost_client()
   keys = _fill(client, 3)
   writer = priorities.PriorityWriter([client], 'table')
@@ -142,7 +142,7 @@ def test_a_dead_shard_loses_its_oldest_batches_and_stops_nobody(
   serve, caplog, monkeypatch
 ):
   monkeypatch.setattr(priorities, 'MAX_WAITING', 3)
-  caplog.set_level(logging.WARNING, 'replay.priorities')
+  caplog.set_level(logging.WARNING, 'murmuration.replay.priorities')
   servers = [serve(_table()) for _ in range(2)]
   port = servers[1].port
   clients = [reverb.Client(f'localhost:{server.port}') for server in servers]

@@ -12,9 +12,9 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import readers
-from replay import table_checks
-from replay import tables
+from murmuration.replay import readers
+from murmuration.replay import table_checks
+from murmuration.replay import tables
 
 
 def test_who_waits_for_whom_is_said_in_words(serve):

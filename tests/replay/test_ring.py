@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from replay import ring as ring_lib
+from murmuration.replay import ring as ring_lib
 
 
 def make(max_size=8, batch_size=4, seed=0, exponent=None):

@@ -9,9 +9,9 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import readers
-from replay import sampler as sampler_lib
-from replay import tables
+from murmuration.replay import readers
+from murmuration.replay import sampler as sampler_lib
+from murmuration.replay import tables
 
 SIGNATURE = tf.TensorSpec([2], tf.float32)
 
@@ -60,7 +60,7 @@ def test_a_sampler_waits_for_a_starved_table_and_says_so_once(
   serve, caplog, once_said
 ):
   server = serve(tables.uniform('table', 100, 5, SIGNATURE))
-  caplog.set_level(logging.INFO, 'replay.sampler')
+  caplog.set_level(logging.INFO, 'murmuration.replay.sampler')
   said = []
   sampler = sampler_lib.ShardedSampler(
     [_address(server)], 'table', 4, say=said.append

@@ -11,11 +11,11 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import priorities
-from replay import readers
-from replay import sampler as sampler_lib
-from replay import shards
-from replay import tables
+from murmuration.replay import priorities
+from murmuration.replay import readers
+from murmuration.replay import sampler as sampler_lib
+from murmuration.replay import shards
+from murmuration.replay import tables
 
 SIGNATURE = tf.TensorSpec([2], tf.float32)
 
@@ -211,7 +211,7 @@ def test_shards_are_mixed_evenly_and_keys_belong_to_their_shard(
 
 def test_a_dead_shard_is_left_out_and_taken_back(serve, caplog):
   # On a busy machine it also says that a shard takes its time.
-  caplog.set_level(logging.WARNING, 'replay.sampler')
+  caplog.set_level(logging.WARNING, 'murmuration.replay.sampler')
   servers = [serve(_table()) for _ in range(2)]
   for shard, server in enumerate(servers):
     _write(server, [shard] * 10)
@@ -246,7 +246,7 @@ def test_a_dead_shard_is_left_out_and_taken_back(serve, caplog):
 
 
 def test_a_shard_that_starves_is_waited_for(serve, caplog, once_said):
-  caplog.set_level(logging.INFO, 'replay.sampler')
+  caplog.set_level(logging.INFO, 'murmuration.replay.sampler')
   servers = [serve(_table()), serve(_table(min_size=5))]
   _write(servers[0], [0] * 10)
   sampler = sampler_lib.ShardedSampler(
@@ -265,7 +265,7 @@ def test_a_shard_that_starves_is_waited_for(serve, caplog, once_said):
 def test_a_lost_shard_that_is_back_may_take_its_time_to_fill(
   serve, caplog, deaths
 ):
-  caplog.set_level(logging.INFO, 'replay.sampler')
+  caplog.set_level(logging.INFO, 'murmuration.replay.sampler')
   server = serve(_table())
   _write(server, [1] * 10)
   port = server.port

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replay import tables
+from murmuration.replay import tables
 
 SIGNATURE = tf.TensorSpec([1], tf.float32)
 

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from agents.networks import conv
-from replay import tensors
+from murmuration.agents.networks import conv
+from murmuration.replay import tensors
 
 _LEAK = 0.5  # blocks; a call that leaks leaves one at least
 

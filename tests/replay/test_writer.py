@@ -14,9 +14,9 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import packing
-from replay import tables
-from replay import writer
+from murmuration.replay import packing
+from murmuration.replay import tables
+from murmuration.replay import writer
 
 ROW = tf.TensorSpec((3,), tf.float32)
 
@@ -169,7 +169,7 @@ def test_many_items_in_flight_do_not_fill_the_log(serve, tmp_path):
 # Its disk is full at 1,000 bytes, and then has room again.
 FULL_DISK = """
 import os, resource, sys, time
-from replay import stderr
+from murmuration.replay import stderr
 
 path, deadline = sys.argv[1], time.monotonic() + 60
 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
@@ -276,7 +276,7 @@ def test_a_writer_that_gave_up_is_replaced_and_what_it_had_is_lost(
 
 
 def test_a_server_that_stays_away_ends_the_write(serve, impatient, caplog):
-  caplog.set_level(logging.ERROR, 'replay.writer')
+  caplog.set_level(logging.ERROR, 'murmuration.replay.writer')
   server, _, items = _restarting(serve)
   items._options = dataclasses.replace(items._options, timeout_s=0.5)
   server.stop()

@@ -11,10 +11,10 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from replay import deadlock
-from replay import sampler as sampler_lib
-from replay import tables
-from replay import writer as writer_lib
+from murmuration.replay import deadlock
+from murmuration.replay import sampler as sampler_lib
+from murmuration.replay import tables
+from murmuration.replay import writer as writer_lib
 
 SIGNATURE = tf.TensorSpec([2], tf.float32)
 # Nothing here takes long; a stall lasts for ever.

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from run_records import commands
+from murmuration.run_records import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 # In place of a module that takes long to import, and takes all that comes.
@@ -22,7 +22,7 @@ except BaseException:
   time.sleep(600)
 """
 LEAVES = """
-from run_records import first
+from murmuration.run_records import first
 first.begin()
 import threading
 first.raise_interrupts()
@@ -33,7 +33,7 @@ sys.exit = lambda code: [print('leaves', flush=True), end(code)]
 first.leave(3)
 """
 PRINTS = """
-from run_records import first
+from murmuration.run_records import first
 first.begin()
 import os, sys
 print('R\\u00b2 \\u00b7')
@@ -128,7 +128,7 @@ def test_an_interrupt_ends_a_command_whose_threads_do_not():
 
 def test_of_signals_that_are_ignored_only_interrupts_remain_so():
   script = (
-    'import signal; from run_records import first; first.begin(); '
+    'import signal; from murmuration.run_records import first; first.begin(); '
     'print(*map(int, map(signal.getsignal, (signal.SIGINT, signal.SIGCHLD))))'
   )
   done = subprocess.run(
@@ -166,7 +166,7 @@ def test_what_nobody_reads_may_be_printed_all_the_same(closed):
 def test_the_end_of_a_log_stays_in_lines(tmp_path):
   (tmp_path / 'broken.py').write_text('print("one\\n  two")\n1 / 0\n')
   (tmp_path / 'mine.py').write_text(
-    'from studies import plan\n'
+    'from murmuration.studies import plan\n'
     f'broken = plan.Variant((), script={str(tmp_path / "broken.py")!r})\n'
     "one = plan.Study('one', 'CartPole-v1', 100, 1.0, 1, {'A': broken}, 'A')\n"
     "STUDIES = {'one': one}\n"

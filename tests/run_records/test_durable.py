@@ -11,13 +11,13 @@ import time
 import numpy as np
 import pytest
 
-from run_records import checkpoints
-from run_records import durable
+from murmuration.run_records import checkpoints
+from murmuration.run_records import durable
 
 KILLED = """
 import os, pathlib, signal, sys
 import numpy as np
-from run_records import checkpoints
+from murmuration.run_records import checkpoints
 np.savez = lambda file, **arrays: (
   file.write(b'half'), file.flush(), os.kill(os.getpid(), signal.SIGKILL)
 )
@@ -183,7 +183,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(path):
 WRITES = """
 import pathlib, sys
 import numpy as np
-from run_records import checkpoints
+from murmuration.run_records import checkpoints
 run = pathlib.Path(sys.argv[1])
 checkpoints.check(run, print)
 path = checkpoints.directory(run) / 'learner-0.npz'

@@ -5,7 +5,7 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from run_records import film
+from murmuration.run_records import film
 
 
 def _frames(count, height=40, width=60):

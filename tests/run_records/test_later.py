@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from run_records import later
+from murmuration.run_records import later
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Runs main with each command line; says which modules were needed for them.
 SCRIPT = """
 import json, sys
-from run_records import later
+from murmuration.run_records import later
 later.put_off()
-from launch import command_line
+from murmuration.launch import command_line
 codes = [command_line.main(argv) for argv in json.loads(sys.argv[1])]
 inner = ['tensorflow.python', 'reverb.client', 'sonnet.src']
 said = [codes, [name for name in inner if name in sys.modules]]
@@ -36,7 +36,7 @@ REFUSED = (
 
 def test_tensorflow_says_only_errors_when_it_comes():
   code = (
-    'import os; from run_records import later; later.put_off(); '
+    'import os; from murmuration.run_records import later; later.put_off(); '
     "print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
   )
   for given, said in ({}, '2'), ({'TF_CPP_MIN_LOG_LEVEL': '0'}, '0'):

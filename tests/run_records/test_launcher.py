@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from run_records import launcher
+from murmuration.run_records import launcher
 
 CHILD = """
 import os, pathlib, sys, time
-from run_records import launcher
+from murmuration.run_records import launcher
 with launcher.claim(pathlib.Path(sys.argv[1])):
   node = sys.argv[2:] and not os.fork()  # one that outlives it
   if node or not sys.argv[2:]:
@@ -93,7 +93,7 @@ def test_a_look_does_not_keep_a_run_from_its_launcher(tmp_path):
       sys.executable,
       '-c',
       'import pathlib, sys\n'
-      'from run_records import launcher\n'
+      'from murmuration.run_records import launcher\n'
       'print(flush=True)\n'
       'while True: launcher.running(pathlib.Path(sys.argv[1]))\n',
       tmp_path,

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from run_records import learning_statistics as statistics
+from murmuration.run_records import learning_statistics as statistics
 
 _VECTORS = json.loads(
   (

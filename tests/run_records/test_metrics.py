@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
-from run_records import jsonable
-from run_records import metrics
+from murmuration.run_records import jsonable
+from murmuration.run_records import metrics
 
 
 def _scalars(directory):
@@ -215,7 +215,7 @@ def test_a_reader_sees_the_old_json_file_or_the_new_one(tmp_path):
 
 def test_writing_metrics_does_not_import_tensorflow(tmp_path):
   code = (
-    'import sys; from run_records import metrics; '
+    'import sys; from murmuration.run_records import metrics; '
     f'w = metrics.MetricsWriter({str(tmp_path)!r}); '
     "w.scalars({'a': 1}, 1); w.close(); "
     "sys.exit('tensorflow' in sys.modules)"

@@ -2,14 +2,14 @@
 
 import pytest
 
-from launch import registry
-from run_records import sinks
+from murmuration.launch import registry
+from murmuration.run_records import sinks
 
 MODULE = """
 import contextlib
-from agents import dqn
-from agents.dqn import DQN
-from run_records.sinks import MLflow, Sink
+from murmuration.agents import dqn
+from murmuration.agents.dqn import DQN
+from murmuration.run_records.sinks import MLflow, Sink
 
 class Mine(DQN):
   pass

@@ -6,10 +6,10 @@ from matplotlib import figure
 import numpy as np
 import pytest
 
-from run_records import curves
-from run_records import metrics
-from run_records import plots
-from run_records import run_directory
+from murmuration.run_records import curves
+from murmuration.run_records import metrics
+from murmuration.run_records import plots
+from murmuration.run_records import run_directory
 from tests import pictures
 
 

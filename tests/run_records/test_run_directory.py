@@ -13,8 +13,8 @@ import time
 import numpy as np
 import pytest
 
-from run_records import jsonable
-from run_records import run_directory
+from murmuration.run_records import jsonable
+from murmuration.run_records import run_directory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from run_records import settings
+from murmuration.run_records import settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,15 +9,17 @@ import time
 
 import pytest
 
-from run_records import follow
-from run_records import jsonable
-from run_records import launcher
-from run_records import packages
-from run_records import run_directory
-from run_records import run_log
-from run_records import sinks
+from murmuration.run_records import follow
+from murmuration.run_records import jsonable
+from murmuration.run_records import launcher
+from murmuration.run_records import packages
+from murmuration.run_records import run_directory
+from murmuration.run_records import run_log
+from murmuration.run_records import sinks
 
-NULL = 'run_records.sinks:Sink'  # takes all, and does nothing with it
+NULL = (
+  'murmuration.run_records.sinks:Sink'  # takes all, and does nothing with it
+)
 
 
 class Fake:
@@ -203,7 +205,7 @@ def test_a_sink_that_is_not_known_or_not_installed_is_refused(monkeypatch):
 
 _OWN_SINK = """
 import json
-from run_records import sinks
+from murmuration.run_records import sinks
 
 class MySink(sinks.Sink):
   def __init__(self, run, state):

@@ -6,13 +6,13 @@ import os
 import numpy as np
 import pytest
 
-from launch.nodes import saves
-from launch.services import counter as counter_lib
-from launch.services import evolution
-from run_records import checkpoints
-from run_records import durable
-from run_records import jsonable
-from run_records import unsaved
+from murmuration.launch.nodes import saves
+from murmuration.launch.services import counter as counter_lib
+from murmuration.launch.services import evolution
+from murmuration.run_records import checkpoints
+from murmuration.run_records import durable
+from murmuration.run_records import jsonable
+from murmuration.run_records import unsaved
 
 
 @pytest.fixture

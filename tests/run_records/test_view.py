@@ -11,13 +11,13 @@ import time
 import pytest
 from rich import console as rich_console
 
-from launch.engines import state as state_lib
-from run_records import checkpoints
-from run_records import jsonable
-from run_records import metrics
-from run_records import run_directory
-from run_records import view
-from run_records import view_text
+from murmuration.launch.engines import state as state_lib
+from murmuration.run_records import checkpoints
+from murmuration.run_records import jsonable
+from murmuration.run_records import metrics
+from murmuration.run_records import run_directory
+from murmuration.run_records import view
+from murmuration.run_records import view_text
 from tests.run_records import view_cases as cases
 
 
@@ -253,8 +253,8 @@ def test_an_output_that_takes_nothing_is_no_matter_of_the_run(
 
 def test_an_output_that_is_full_makes_no_exit_code():
   code = (
-    'from launch.engines import state\n'
-    'from run_records import view\n'
+    'from murmuration.launch.engines import state\n'
+    'from murmuration.run_records import view\n'
     "live = view.LiveView('runs/a', lambda: None, 'x')\n"
     "live(state.RunState([state.NodeState('a/0', state='running')]))\n"
     "live.final(state.Outcome(0, 'done', []))\n"

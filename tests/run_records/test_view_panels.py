@@ -2,7 +2,7 @@
 
 import pytest
 
-from run_records import view_text
+from murmuration.run_records import view_text
 from tests.run_records import view_cases as cases
 
 

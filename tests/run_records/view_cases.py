@@ -5,9 +5,9 @@ import threading
 
 from rich import console as rich_console
 
-from launch.engines import state as state_lib
-from run_records import view
-from run_records import view_panels
+from murmuration.launch.engines import state as state_lib
+from murmuration.run_records import view
+from murmuration.run_records import view_panels
 
 
 def node(name, state='running', **kwargs):

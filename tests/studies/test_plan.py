@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from launch import session
-from run_records import learning_statistics as statistics
-from studies import declared
-from studies import plan as study_plan
+from murmuration.launch import session
+from murmuration.run_records import learning_statistics as statistics
+from murmuration.studies import declared
+from murmuration.studies import plan as study_plan
 
 
 def _study(**changes):

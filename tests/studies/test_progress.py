@@ -5,8 +5,8 @@ import pathlib
 
 import pytest
 
-from studies import plan as study_plan
-from studies import progress as study_progress
+from murmuration.studies import plan as study_plan
+from murmuration.studies import progress as study_progress
 
 
 def _job(path, variant='DQN', budget=1000, study='fake', seeds=(0,)):

@@ -8,10 +8,10 @@ import shlex
 
 import pytest
 
-from launch import command_line
-from launch import registry
-from launch import session
-from studies import render_docs
+from murmuration.launch import command_line
+from murmuration.launch import registry
+from murmuration.launch import session
+from murmuration.studies import render_docs
 
 
 def test_the_docs_show_what_the_code_builds():

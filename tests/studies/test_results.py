@@ -6,13 +6,13 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from agents import dqn
-from launch import registry
 from murmuration import playing
-from run_records import run_directory
-from studies import plan as study_plan
-from studies import results
-from studies import runs as study_runs
+from murmuration.agents import dqn
+from murmuration.launch import registry
+from murmuration.run_records import run_directory
+from murmuration.studies import plan as study_plan
+from murmuration.studies import results
+from murmuration.studies import runs as study_runs
 
 _SMALL = (
   '--config.agent.hidden_sizes=(16,)',

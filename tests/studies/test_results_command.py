@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from launch import session
-from studies import results
-from studies import runs as study_runs
+from murmuration.launch import session
+from murmuration.studies import results
+from murmuration.studies import runs as study_runs
 from tests import commands
 from tests.studies import stand_in
 
@@ -20,7 +20,7 @@ def _studies_file(tmp_path, mode=''):
   script.write_text(stand_in.SCRIPT)
   path = tmp_path / 'studies.py'
   path.write_text(f"""
-from studies import plan as study_plan
+from murmuration.studies import plan as study_plan
 _FAKE = study_plan.Study(
   'fake', 'CartPole-v1', 1000, 10.0, 2,
   {{'DQN': study_plan.Variant((), script={str(script)!r}),

@@ -11,11 +11,11 @@ import subprocess
 import numpy as np
 import pytest
 
-from studies import plan as study_plan
-from studies import results
-from studies import runs as study_runs
-from studies import summaries as study_results
-from studies import tables as study_table
+from murmuration.studies import plan as study_plan
+from murmuration.studies import results
+from murmuration.studies import runs as study_runs
+from murmuration.studies import summaries as study_results
+from murmuration.studies import tables as study_table
 from tests.studies import stand_in
 
 

@@ -1,6 +1,6 @@
 """The page with all studies: what is in a row, and in which order."""
 
-from studies import scores
+from murmuration.studies import scores
 
 
 def _entry(last_three, auc, solved, **more):

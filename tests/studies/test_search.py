@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from studies import search
+from murmuration.studies import search
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import shlex
 import numpy as np
 import pytest
 
-from run_records import curves
-from run_records import learning_statistics as statistics
-from studies import plan as study_plan
-from studies import plots as study_plots
-from studies import results as study_command
-from studies import summaries as study_results
-from studies import tables as study_table
+from murmuration.run_records import curves
+from murmuration.run_records import learning_statistics as statistics
+from murmuration.studies import plan as study_plan
+from murmuration.studies import plots as study_plots
+from murmuration.studies import results as study_command
+from murmuration.studies import summaries as study_results
+from murmuration.studies import tables as study_table
 from tests import pictures
 
 BUDGET = 1000

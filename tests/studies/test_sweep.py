@@ -10,14 +10,14 @@ import sys
 import numpy as np
 import pytest
 
-from launch import command_line
-from run_records import commands
-from run_records import curves
-from run_records import jsonable
-from run_records import run_directory
-from studies import runs as study_runs
-from studies import sweep
-from studies import sweep_plan
+from murmuration.launch import command_line
+from murmuration.run_records import commands
+from murmuration.run_records import curves
+from murmuration.run_records import jsonable
+from murmuration.run_records import run_directory
+from murmuration.studies import runs as study_runs
+from murmuration.studies import sweep
+from murmuration.studies import sweep_plan
 
 _SMALL = (
   '--config.agent.min_replay_size=50',

@@ -8,10 +8,10 @@ import pytest
 
 from murmuration import export
 from murmuration import play
-from run_records import jsonable
-from run_records import run_directory
-from studies import runs
-from studies import zoo
+from murmuration.run_records import jsonable
+from murmuration.run_records import run_directory
+from murmuration.studies import runs
+from murmuration.studies import zoo
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def agent(host: str, plan: dict[str, Any], names_actor: Any) -> Any:
       # What Ray has unpacked comes before what this host may have itself.
       sent = os.environ.get('PYTHONPATH', '').split(os.pathsep)
       sys.path[:0] = [*filter(None, sent), *plan['path']]
-      from launch.engines.cluster import host
+      from murmuration.launch.engines.cluster import host
 
       self._host = host.Host(plan, names_actor)
 

@@ -8,8 +8,8 @@ import threading
 from typing import Any
 import urllib.parse
 
-from launch.engines.cluster import tunnel as tunnel_lib
-from launch.rpc import directory
+from murmuration.launch.engines.cluster import tunnel as tunnel_lib
+from murmuration.launch.rpc import directory
 
 _ASK_S = 10.0  # for the actor of names to answer
 

@@ -8,13 +8,13 @@ import pathlib
 import time
 from typing import Any
 
-from launch import pulse
-from launch.engines import output
-from launch.engines import processes
-from launch.engines import supervision
-from launch.engines.cluster import actors
-from launch.engines.cluster import options as options_lib
-from launch.rpc import hosts
+from murmuration.launch import pulse
+from murmuration.launch.engines import output
+from murmuration.launch.engines import processes
+from murmuration.launch.engines import supervision
+from murmuration.launch.engines.cluster import actors
+from murmuration.launch.engines.cluster import options as options_lib
+from murmuration.launch.rpc import hosts
 
 # While a node waits for its place, a run in which nothing moves has not
 # stalled; but not for longer than a new machine takes.

@@ -20,22 +20,22 @@ import warnings
 
 import launchpad as lp
 
-from launch import graph
-from launch import pulse
-from launch.engines import output
-from launch.engines import prepare
-from launch.engines import processes
-from launch.engines import restarts
-from launch.engines import scratch as scratch_lib
-from launch.engines import signals as signals_lib
-from launch.engines import state as state_lib
-from launch.engines import supervision
-from launch.engines import watch as watch_lib
-from launch.engines.cluster import backend as backend_lib
-from launch.engines.cluster import forkserver
-from launch.engines.cluster import options as options_lib
-from launch.rpc import hosts
-from launch.rpc import tls
+from murmuration.launch import graph
+from murmuration.launch import pulse
+from murmuration.launch.engines import output
+from murmuration.launch.engines import prepare
+from murmuration.launch.engines import processes
+from murmuration.launch.engines import restarts
+from murmuration.launch.engines import scratch as scratch_lib
+from murmuration.launch.engines import signals as signals_lib
+from murmuration.launch.engines import state as state_lib
+from murmuration.launch.engines import supervision
+from murmuration.launch.engines import watch as watch_lib
+from murmuration.launch.engines.cluster import backend as backend_lib
+from murmuration.launch.engines.cluster import forkserver
+from murmuration.launch.engines.cluster import options as options_lib
+from murmuration.launch.rpc import hosts
+from murmuration.launch.rpc import tls
 
 _STORE_BYTES = 80 << 20  # of a local Ray's objects: no experience is in there
 _EXCLUDED = ('__pycache__', '*.pyc')  # of what is sent to hosts

@@ -17,13 +17,13 @@ import sys
 from absl import flags
 import cloudpickle
 
-from launch import pulse
-from launch.engines import linux
-from launch.engines import prepare
-from launch.engines import signals
-from launch.engines import zygote
-from launch.rpc import hosts
-from run_records import later
+from murmuration.launch import pulse
+from murmuration.launch.engines import linux
+from murmuration.launch.engines import prepare
+from murmuration.launch.engines import signals
+from murmuration.launch.engines import zygote
+from murmuration.launch.rpc import hosts
+from murmuration.run_records import later
 
 COMMAND = f'from {__name__} import main; main()'  # of `python -c`
 FILE = 'nodes.pkl'  # in the run's directory on a host

@@ -17,16 +17,16 @@ import threading
 import time
 from typing import Any
 
-from launch import pulse
-from launch.engines import node_logs
-from launch.engines import scratch
-from launch.engines import zygote
-from launch.engines.cluster import addresses
-from launch.engines.cluster import forkserver
-from launch.engines.cluster import tunnel
-from launch.rpc import hosts
-from launch.rpc import server
-from launch.rpc import tls
+from murmuration.launch import pulse
+from murmuration.launch.engines import node_logs
+from murmuration.launch.engines import scratch
+from murmuration.launch.engines import zygote
+from murmuration.launch.engines.cluster import addresses
+from murmuration.launch.engines.cluster import forkserver
+from murmuration.launch.engines.cluster import tunnel
+from murmuration.launch.rpc import hosts
+from murmuration.launch.rpc import server
+from murmuration.launch.rpc import tls
 
 # A host that hears nothing from the launcher for so long ends its nodes: the
 # launcher may have started them again on others.

@@ -17,9 +17,9 @@ import sys
 import threading
 from typing import Any
 
-from launch.rpc import directory
-from launch.rpc import sockets
-from launch.rpc import tls
+from murmuration.launch.rpc import directory
+from murmuration.launch.rpc import sockets
+from murmuration.launch.rpc import tls
 
 RAYS_PORTS = range(10_000, 20_000)  # for its clients and workers, by default
 _CHUNK_BYTES = 1 << 18

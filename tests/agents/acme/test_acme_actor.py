@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import reverb
 
-from agents import base
-from agents import d4pg
-from agents import dqn
-from agents import impala
-from agents.acme import actor as acme_actor
-from environment_loops import environments
-from environment_loops import stepping
-from replay import adders
-from replay import block_adder
-from replay import blocks
-from replay import packing
-from replay import tables
+from murmuration.agents import base
+from murmuration.agents import d4pg
+from murmuration.agents import dqn
+from murmuration.agents import impala
+from murmuration.agents.acme import actor as acme_actor
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import stepping
+from murmuration.replay import adders
+from murmuration.replay import block_adder
+from murmuration.replay import blocks
+from murmuration.replay import packing
+from murmuration.replay import tables
 from tests import counting
 
 N_STEP, GAMMA, UNROLL, EPISODES = 3, 0.9, 4, 40

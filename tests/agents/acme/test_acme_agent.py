@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import base
-from agents import feeds
-from agents import learner as learner_lib
-from agents.acme import d4pg as acme_d4pg
-from agents.acme import dqn as acme_dqn
-from agents.exchange import local
-from environment_loops import environments
-from replay import packing
+from murmuration.agents import base
+from murmuration.agents import feeds
+from murmuration.agents import learner as learner_lib
+from murmuration.agents.acme import d4pg as acme_d4pg
+from murmuration.agents.acme import dqn as acme_dqn
+from murmuration.agents.exchange import local
+from murmuration.environment_loops import environments
+from murmuration.replay import packing
 
 BATCH, UPDATES = 8, 3
 SPECS = {

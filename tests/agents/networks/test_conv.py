@@ -5,9 +5,9 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
-from agents import parameters
-from agents.networks import conv
-from environment_loops import environments
+from murmuration.agents import parameters
+from murmuration.agents.networks import conv
+from murmuration.environment_loops import environments
 
 SMALL = (36, 44, 2)  # the convolutions leave 1 x 2
 

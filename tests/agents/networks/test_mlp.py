@@ -6,8 +6,8 @@ from scipy import stats
 import sonnet as snt
 import tensorflow as tf
 
-from agents import parameters
-from agents.networks import mlp as mlp_lib
+from murmuration.agents import parameters
+from murmuration.agents.networks import mlp as mlp_lib
 
 SIZES = [
   pytest.param((4, (8, 6), 3), id='two hidden layers'),

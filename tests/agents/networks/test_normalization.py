@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from agents.networks import normalization
+from murmuration.agents.networks import normalization
 
 SIZE = 3
 

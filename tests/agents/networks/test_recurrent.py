@@ -5,11 +5,11 @@ import pytest
 import sonnet as snt
 import tensorflow as tf
 
-from agents import parameters
-from agents.networks import recurrent
-from agents.unroll import network as unroll_network
-from environment_loops import environments
-from replay import blocks
+from murmuration.agents import parameters
+from murmuration.agents.networks import recurrent
+from murmuration.agents.unroll import network as unroll_network
+from murmuration.environment_loops import environments
+from murmuration.replay import blocks
 
 T, K = 6, 3
 

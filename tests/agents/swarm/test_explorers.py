@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from agents import base
-from agents.swarm import explorers
+from murmuration.agents import base
+from murmuration.agents.swarm import explorers
 
 
 def _rates(count, spread, rate=1e-3):

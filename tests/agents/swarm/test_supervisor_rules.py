@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from agents.swarm import explorers
-from agents.swarm import supervisor_rules
+from murmuration.agents.swarm import explorers
+from murmuration.agents.swarm import supervisor_rules
 
 INF = math.inf
 

@@ -9,21 +9,18 @@ samples per insert is 32, that is an update every 8 steps.
 
 from __future__ import annotations
 
-import pathlib
 import sys
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[3])
+from acme import specs
+from acme.agents.tf import d4pg
+from acme.tf import networks
+import numpy as np
+import sonnet as snt
+import tensorflow as tf
 
-from acme import specs  # noqa: E402
-from acme.agents.tf import d4pg  # noqa: E402
-from acme.tf import networks  # noqa: E402
-import numpy as np  # noqa: E402
-import sonnet as snt  # noqa: E402
-import tensorflow as tf  # noqa: E402
-
-from environment_loops import environments  # noqa: E402
-from tests.benchmarks.peers import acme_parts  # noqa: E402
-from tests.benchmarks.peers import window  # noqa: E402
+from murmuration.environment_loops import environments
+from tests.benchmarks.peers import acme_parts
+from tests.benchmarks.peers import window
 
 _ATOMS = 51
 # Lowest and highest discounted return; what it is does not move the rates.

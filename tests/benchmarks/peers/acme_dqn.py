@@ -8,18 +8,15 @@ batch 256, 32 samples per insert.
 
 from __future__ import annotations
 
-import pathlib
 import sys
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[3])
+from acme import specs
+from acme.agents.tf import dqn
+import sonnet as snt
 
-from acme import specs  # noqa: E402
-from acme.agents.tf import dqn  # noqa: E402
-import sonnet as snt  # noqa: E402
-
-from environment_loops import environments  # noqa: E402
-from tests.benchmarks.peers import acme_parts  # noqa: E402
-from tests.benchmarks.peers import window  # noqa: E402
+from murmuration.environment_loops import environments
+from tests.benchmarks.peers import acme_parts
+from tests.benchmarks.peers import window
 
 
 def main() -> int:

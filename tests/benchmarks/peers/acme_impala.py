@@ -17,21 +17,18 @@ reader, and the learner steps whenever another batch has been inserted.
 from __future__ import annotations
 
 import os
-import pathlib
 import sys
 
-sys.path[0] = str(pathlib.Path(__file__).resolve().parents[3])
+from acme import specs
+from acme.agents.tf import impala
+import courier
+import reverb
 
-from acme import specs  # noqa: E402
-from acme.agents.tf import impala  # noqa: E402
-import courier  # noqa: E402
-import reverb  # noqa: E402
-
-from environment_loops import environments  # noqa: E402
-from tests.benchmarks.peers import acme_impala_parts as parts  # noqa: E402
-from tests.benchmarks.peers import acme_impala_program  # noqa: E402
-from tests.benchmarks.peers import acme_parts  # noqa: E402
-from tests.benchmarks.peers import window  # noqa: E402
+from murmuration.environment_loops import environments
+from tests.benchmarks.peers import acme_impala_parts as parts
+from tests.benchmarks.peers import acme_impala_program
+from tests.benchmarks.peers import acme_parts
+from tests.benchmarks.peers import window
 
 
 class OneProcess:

@@ -12,7 +12,7 @@ import reverb
 import sonnet as snt
 import tensorflow as tf
 
-from environment_loops import environments
+from murmuration.environment_loops import environments
 from tests.benchmarks.peers import acme_parts
 
 UNROLL = 20  # transitions of a sequence; one more row bootstraps

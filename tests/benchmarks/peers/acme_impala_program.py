@@ -18,7 +18,7 @@ from launchpad.launch.run_locally import launch_local_output_to_files
 import psutil
 import reverb
 
-from environment_loops import environments
+from murmuration.environment_loops import environments
 from tests.benchmarks.peers import acme_impala_parts as parts
 from tests.benchmarks.peers import acme_parts
 from tests.benchmarks.peers import window

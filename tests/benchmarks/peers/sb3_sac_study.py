@@ -24,25 +24,23 @@ import tempfile
 from typing import Any
 
 # When run as a file, Python searches peers/ for modules first.
-if not __package__:
-  sys.path[0] = str(pathlib.Path(__file__).resolve().parents[3])
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import numpy as np
 
-from agents import base
-from environment_loops import evaluation
-from launch import cell as cell_lib
-from launch import command_line
-from launch import registry
-from launch import session
-from launch.engines import linux
 from murmuration import portable
-from run_records import commands
-from run_records import jsonable
-from run_records import metrics
-from run_records import packages
-from run_records import run_directory
+from murmuration.agents import base
+from murmuration.environment_loops import evaluation
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import command_line
+from murmuration.launch import registry
+from murmuration.launch import session
+from murmuration.launch.engines import linux
+from murmuration.run_records import commands
+from murmuration.run_records import jsonable
+from murmuration.run_records import metrics
+from murmuration.run_records import packages
+from murmuration.run_records import run_directory
 
 PYTHON = session.root() / '.peers' / 'sb3' / 'bin' / 'python'
 SCRIPT = pathlib.Path(__file__).resolve().with_name('sb3_sac.py')

@@ -6,11 +6,11 @@ import sys
 import numpy as np
 import pytest
 
-from launch import cell as cell_lib
-from run_records import curves
-from run_records import jsonable
-from run_records import run_directory
-from studies import runs as study_runs
+from murmuration.launch import cell as cell_lib
+from murmuration.run_records import curves
+from murmuration.run_records import jsonable
+from murmuration.run_records import run_directory
+from murmuration.studies import runs as study_runs
 from tests.benchmarks.peers import sb3_sac_study
 
 

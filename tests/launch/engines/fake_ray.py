@@ -5,9 +5,9 @@ import importlib.machinery
 import sys
 import types
 
-from launch import pulse
-from launch.engines.cluster import actors
-from launch.engines.cluster import backend as backend_lib
+from murmuration.launch import pulse
+from murmuration.launch.engines.cluster import actors
+from murmuration.launch.engines.cluster import backend as backend_lib
 
 
 class RayError(Exception):

@@ -1,11 +1,11 @@
 """A backend that is made up, and a supervisor that plays it."""
 
-from launch import pulse
-from launch.engines import prepare
-from launch.engines import restarts
-from launch.engines import signals
-from launch.engines import supervision
-from launch.engines import watch
+from murmuration.launch import pulse
+from murmuration.launch.engines import prepare
+from murmuration.launch.engines import restarts
+from murmuration.launch.engines import signals
+from murmuration.launch.engines import supervision
+from murmuration.launch.engines import watch
 
 
 def slots(num):

@@ -12,13 +12,13 @@ import types
 
 import pytest
 
-from launch import pulse
-from launch import rpc
-from launch.engines import zygote
-from launch.engines.cluster import forkserver
-from launch.engines.cluster import host
-from launch.rpc import hosts
-from launch.rpc import tls
+from murmuration.launch import pulse
+from murmuration.launch import rpc
+from murmuration.launch.engines import zygote
+from murmuration.launch.engines.cluster import forkserver
+from murmuration.launch.engines.cluster import host
+from murmuration.launch.rpc import hosts
+from murmuration.launch.rpc import tls
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_zygote_whose_agent_is_gone_before_it_is_ready_leaves_no_files(
   # Without the stack, which takes long and changes nothing here. Who reads its
   # output has the end of it when the last process of it has ended.
   command = (
-    'from run_records import later; '
+    'from murmuration.run_records import later; '
     f'later.load = lambda names: None; {forkserver.COMMAND}'
   )
   with theirs:

@@ -12,11 +12,11 @@ import time
 
 import pytest
 
-from launch import rpc
-from launch.rpc import directory
-from launch.rpc import hosts
-from launch.rpc import server
-from launch.rpc import tls
+from murmuration.launch import rpc
+from murmuration.launch.rpc import directory
+from murmuration.launch.rpc import hosts
+from murmuration.launch.rpc import server
+from murmuration.launch.rpc import tls
 
 
 def listen(address, answer):
@@ -210,9 +210,9 @@ def test_a_node_asks_the_agent_of_its_own_host(tmp_path, monkeypatch):
 # Reverb of another host, which is another loopback address.
 ASKS = """
 import os
-from launch.rpc import directory
-from launch.rpc import hosts
-from launch.rpc import server as rpc_server
+from murmuration.launch.rpc import directory
+from murmuration.launch.rpc import hosts
+from murmuration.launch.rpc import server as rpc_server
 import replay
 import reverb
 

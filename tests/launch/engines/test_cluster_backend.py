@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from launch import pulse
-from launch.engines import supervision
-from launch.rpc import hosts
+from murmuration.launch import pulse
+from murmuration.launch.engines import supervision
+from murmuration.launch.rpc import hosts
 from tests.launch.engines import fake_ray
 from tests.launch.engines.fake_ray import RayError
 from tests.launch.engines.fake_ray import news

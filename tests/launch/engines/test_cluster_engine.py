@@ -7,10 +7,10 @@ import sys
 import launchpad as lp
 import pytest
 
-from launch import engines
-from launch import rpc
-from launch.engines import state
-from launch.engines.cluster import engine
+from murmuration.launch import engines
+from murmuration.launch import rpc
+from murmuration.launch.engines import state
+from murmuration.launch.engines.cluster import engine
 from tests.launch.engines import fake_ray
 from tests.launch.engines import toys
 

@@ -7,13 +7,13 @@ import sys
 import launchpad as lp
 import pytest
 
-from launch import cell as cell_lib
-from launch import command_line
-from launch import engines
-from launch import needs
-from launch import rpc
-from launch import session
-from launch.engines.cluster import options as options_lib
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import command_line
+from murmuration.launch import engines
+from murmuration.launch import needs
+from murmuration.launch import rpc
+from murmuration.launch import session
+from murmuration.launch.engines.cluster import options as options_lib
 from tests.launch.engines import toys
 
 
@@ -114,7 +114,7 @@ def test_a_cluster_is_not_measured_by_the_launcher(monkeypatch, tmp_path):
 def test_other_runs_import_no_ray():
   code = """
 import sys
-from launch import command_line
-assert not {'ray', 'launch.engines.cluster.engine'} & {*sys.modules}
+from murmuration.launch import command_line
+assert not {'ray', 'murmuration.launch.engines.cluster.engine'} & {*sys.modules}
 """
   subprocess.run([sys.executable, '-c', code], check=True, timeout=300)

@@ -1,7 +1,7 @@
 """What is read from the logs of nodes."""
 
-from launch.engines import node_logs
-from launch.engines import supervision
+from murmuration.launch.engines import node_logs
+from murmuration.launch.engines import supervision
 
 
 def test_of_deep_stacks_the_innermost_frames_of_the_hit_thread_are_kept(

@@ -5,9 +5,9 @@ import dataclasses
 import launchpad as lp
 import pytest
 
-from launch import rpc
-from launch.engines import prepare
-from launch.rpc import directory
+from murmuration.launch import rpc
+from murmuration.launch.engines import prepare
+from murmuration.launch.rpc import directory
 
 
 @dataclasses.dataclass

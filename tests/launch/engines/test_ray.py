@@ -14,8 +14,8 @@ import time
 import psutil
 import pytest
 
-from launch.engines.cluster import tunnel
-from launch.rpc import directory
+from murmuration.launch.engines.cluster import tunnel
+from murmuration.launch.rpc import directory
 
 ROOT = pathlib.Path(__file__).parents[3]
 SMALL = (

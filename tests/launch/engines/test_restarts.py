@@ -3,7 +3,7 @@
 import launchpad as lp
 import pytest
 
-from launch.engines import restarts
+from murmuration.launch.engines import restarts
 
 
 @pytest.fixture

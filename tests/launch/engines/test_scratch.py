@@ -3,7 +3,7 @@
 import fcntl
 import os
 
-from launch.engines import scratch
+from murmuration.launch.engines import scratch
 
 
 def is_cleaned(path):

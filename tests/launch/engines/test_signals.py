@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from launch.engines import signals as signals_lib
+from murmuration.launch.engines import signals as signals_lib
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_hang_up_that_comes_twice_is_one(of_a_terminal):
 FORKS = """
 import multiprocessing, signal, sys, time
 import launchpad as lp
-from launch import engines
+from murmuration.launch import engines
 
 def forks():
   context = multiprocessing.get_context('fork')

@@ -2,8 +2,8 @@
 
 import pytest
 
-from launch import pulse
-from launch.engines import supervision
+from murmuration.launch import pulse
+from murmuration.launch.engines import supervision
 from tests.launch.engines import scripts
 
 

@@ -10,12 +10,12 @@ import launchpad as lp
 import numpy as np
 import pytest
 
-from launch import engines
-from launch import pulse
-from launch import rpc
-from launch.engines import restarts
-from launch.engines import signals
-from launch.engines import supervision
+from murmuration.launch import engines
+from murmuration.launch import pulse
+from murmuration.launch import rpc
+from murmuration.launch.engines import restarts
+from murmuration.launch.engines import signals
+from murmuration.launch.engines import supervision
 
 
 class Server:

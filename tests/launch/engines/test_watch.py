@@ -2,10 +2,10 @@
 
 import pytest
 
-from launch import pulse
-from launch.engines import restarts
-from launch.engines import state
-from launch.engines import watch as watch_lib
+from murmuration.launch import pulse
+from murmuration.launch.engines import restarts
+from murmuration.launch.engines import state
+from murmuration.launch.engines import watch as watch_lib
 
 
 class Nodes:

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import traceback
 
-from launch import pulse
-from launch.engines import prepare
-from launch.engines import processes
-from launch.engines import zygote
+from murmuration.launch import pulse
+from murmuration.launch.engines import prepare
+from murmuration.launch.engines import processes
+from murmuration.launch.engines import zygote
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -21,10 +21,10 @@ ROOT = pathlib.Path(__file__).parents[3]
 MANY = """
 import json, pathlib, socket, sys
 from absl import flags
-from launch import pulse
-from launch.engines import prepare
-from launch.engines import zygote
-from launch.rpc import directory
+from murmuration.launch import pulse
+from murmuration.launch.engines import prepare
+from murmuration.launch.engines import zygote
+from murmuration.launch.rpc import directory
 
 def small():
   ends = plain(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -131,7 +131,7 @@ def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
 
 def test_a_node_whose_log_cannot_be_written_goes_on_without(tmp_path):
   script = (
-    'import sys; from launch.engines import child; '
+    'import sys; from murmuration.launch.engines import child; '
     'import pathlib; child._redirect_output(pathlib.Path(sys.argv[1])); '
     'print("lost"); sys.exit(7)'
   )

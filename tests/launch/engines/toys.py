@@ -20,13 +20,13 @@ import time
 import launchpad as lp
 import numpy as np
 
-from launch import engines
-from launch import pulse
-from launch import rpc
-from launch.engines import linux
-from launch.engines import restarts
-from launch.engines import supervision
-from run_records import later
+from murmuration.launch import engines
+from murmuration.launch import pulse
+from murmuration.launch import rpc
+from murmuration.launch.engines import linux
+from murmuration.launch.engines import restarts
+from murmuration.launch.engines import supervision
+from murmuration.run_records import later
 
 SCENARIOS: dict = {}
 

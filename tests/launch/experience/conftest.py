@@ -2,9 +2,9 @@
 
 import pytest
 
-from launch import pulse
-from replay import sampler
-from replay import writer
+from murmuration.launch import pulse
+from murmuration.replay import sampler
+from murmuration.replay import writer
 
 
 @pytest.fixture

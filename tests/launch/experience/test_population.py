@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import reverb
 
-from agents import base
-from agents import dqn
-from agents import learner
-from agents import members as members_lib
-from environment_loops import environments
-from launch import cell as cell_lib
-from launch import experience
-from launch import experiment as experiment_lib
-from launch.experience import population
-from launch.rpc import directory
-from replay import priorities
+from murmuration.agents import base
+from murmuration.agents import dqn
+from murmuration.agents import learner
+from murmuration.agents import members as members_lib
+from murmuration.environment_loops import environments
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch.experience import population
+from murmuration.launch.rpc import directory
+from murmuration.replay import priorities
 from tests import counting
 from tests.agents import bare
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import reverb
 
-from agents import base
-from agents import dqn
-from environment_loops import environments
-from environment_loops import vector
-from launch import actor_settings
-from launch import experience
-from launch import experiment as experiment_lib
-from launch.rpc import directory
-from replay import packing
-from replay import writer
+from murmuration.agents import base
+from murmuration.agents import dqn
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import vector
+from murmuration.launch import actor_settings
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch.rpc import directory
+from murmuration.replay import packing
+from murmuration.replay import writer
 
 ENVS, SIZE, BATCH, EXPONENT = 8, 8, 32, 0.6
 

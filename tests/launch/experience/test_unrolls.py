@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import a2c
-from agents import impala
-from agents import learner
-from agents import ppo
-from agents.exchange import local
-from agents.exchange import pull
-from environment_loops import environments
-from launch import actor_settings
-from launch import experience
-from launch import experiment as experiment_lib
-from replay import blocks
+from murmuration.agents import a2c
+from murmuration.agents import impala
+from murmuration.agents import learner
+from murmuration.agents import ppo
+from murmuration.agents.exchange import local
+from murmuration.agents.exchange import pull
+from murmuration.environment_loops import environments
+from murmuration.launch import actor_settings
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.replay import blocks
 
 COUNTING = environments.Spec('counting', (3,), 2)
 T, SEQUENCES, MEMBERS = 4, 6, 2

@@ -2,9 +2,9 @@
 
 import functools
 
-from agents import dqn
-from environment_loops import environments
-from launch import experiment as experiment_lib
+from murmuration.agents import dqn
+from murmuration.environment_loops import environments
+from murmuration.launch import experiment as experiment_lib
 
 GAMMA = 0.9
 N_STEP = 3

@@ -6,11 +6,11 @@ import errno
 import numpy as np
 import pytest
 
-from launch import reporting
-from launch.nodes import best
-from run_records import checkpoints
-from run_records import durable
-from run_records import unsaved
+from murmuration.launch import reporting
+from murmuration.launch.nodes import best
+from murmuration.run_records import checkpoints
+from murmuration.run_records import durable
+from murmuration.run_records import unsaved
 from tests.launch.nodes import experiments
 
 

@@ -10,11 +10,11 @@ import pytest
 import reverb
 import tensorflow as tf
 
-from launch.nodes import replay_host
-from launch.nodes import saves as saves_lib
-from launch.rpc import directory
-from replay import checkpoints
-from replay import tables
+from murmuration.launch.nodes import replay_host
+from murmuration.launch.nodes import saves as saves_lib
+from murmuration.launch.rpc import directory
+from murmuration.replay import checkpoints
+from murmuration.replay import tables
 
 SIGNATURE = tf.TensorSpec([2], tf.float32)
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import reverb
 
-from agents import dqn
-from agents.exchange import local
-from environment_loops import environments
-from launch import experiment as experiment_lib
-from launch.nodes import saves as saves_lib
-from replay import checkpoints
-from run_records import run_directory
+from murmuration.agents import dqn
+from murmuration.agents.exchange import local
+from murmuration.environment_loops import environments
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch.nodes import saves as saves_lib
+from murmuration.replay import checkpoints
+from murmuration.run_records import run_directory
 
 STEPS = 100
 

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from environment_loops import vector
-from launch import pulse
-from launch import reporting
-from launch.nodes import best
-from run_records import checkpoints
-from run_records import run_directory
+from murmuration.environment_loops import vector
+from murmuration.launch import pulse
+from murmuration.launch import reporting
+from murmuration.launch.nodes import best
+from murmuration.run_records import checkpoints
+from murmuration.run_records import run_directory
 from tests.launch.nodes import experiments
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import reverb
 
-from agents import learner
-from agents.exchange import local
-from launch import experience
-from launch.nodes import saves
-from launch.rpc import directory
-from run_records import run_directory
+from murmuration.agents import learner
+from murmuration.agents.exchange import local
+from murmuration.launch import experience
+from murmuration.launch.nodes import saves
+from murmuration.launch.rpc import directory
+from murmuration.run_records import run_directory
 from tests.launch.nodes import experiments
 
 GAMMA, N_STEP = experiments.GAMMA, experiments.N_STEP

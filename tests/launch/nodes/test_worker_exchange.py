@@ -6,11 +6,11 @@ import types
 import numpy as np
 import pytest
 
-from agents import parameters
-from agents.exchange import base as exchange_base
-from agents.exchange import local
-from launch import rpc
-from launch.nodes import worker
+from murmuration.agents import parameters
+from murmuration.agents.exchange import base as exchange_base
+from murmuration.agents.exchange import local
+from murmuration.launch import rpc
+from murmuration.launch.nodes import worker
 from tests.launch.nodes import experiments
 
 

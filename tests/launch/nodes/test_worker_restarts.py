@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from agents.exchange import local
-from launch import pulse
-from launch import reporting
+from murmuration.agents.exchange import local
+from murmuration.launch import pulse
+from murmuration.launch import reporting
 from tests.launch.nodes import experiments
 
 

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import reverb
 
-from agents import base
-from agents import impala
-from agents import learner
-from agents import parameters
-from environment_loops import environments
-from environment_loops import vector
-from launch import actor_settings
-from launch import experience
-from launch import experiment as experiment_lib
-from launch.nodes import worker as worker_lib
-from launch.rpc import directory
+from murmuration.agents import base
+from murmuration.agents import impala
+from murmuration.agents import learner
+from murmuration.agents import parameters
+from murmuration.environment_loops import environments
+from murmuration.environment_loops import vector
+from murmuration.launch import actor_settings
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch.nodes import worker as worker_lib
+from murmuration.launch.rpc import directory
 
 UNROLL, ENVS = 3, 4
 TIMEOUT_S = 100

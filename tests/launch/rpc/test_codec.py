@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as arrays
 import numpy as np
 import pytest
 
-from launch.rpc import codec
+from murmuration.launch.rpc import codec
 
 Point = collections.namedtuple('Point', ['x', 'y'])
 

@@ -12,9 +12,9 @@ import sys
 import launchpad as lp
 import pytest
 
-from launch import rpc
-from launch.engines import prepare
-from launch.rpc import directory
+from murmuration.launch import rpc
+from murmuration.launch.engines import prepare
+from murmuration.launch.rpc import directory
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -84,7 +84,7 @@ def test_a_name_whose_port_somebody_took_moves_and_says_so(local, caplog):
 
 CLAIM = """
 import json, pathlib, sys
-from launch.rpc import directory
+from murmuration.launch.rpc import directory
 local = directory.Local(pathlib.Path(sys.argv[1]))
 print(json.dumps({name: local.claim(name, 'port') for name in sys.argv[2:]}))
 """

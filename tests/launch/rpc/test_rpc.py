@@ -12,12 +12,12 @@ import launchpad as lp
 import numpy as np
 import pytest
 
-from launch import rpc
-from launch.engines import prepare
-from launch.rpc import channel
-from launch.rpc import client as client_lib
-from launch.rpc import directory
-from launch.rpc import sockets
+from murmuration.launch import rpc
+from murmuration.launch.engines import prepare
+from murmuration.launch.rpc import channel
+from murmuration.launch.rpc import client as client_lib
+from murmuration.launch.rpc import directory
+from murmuration.launch.rpc import sockets
 from tests import paced
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import psutil
 import pytest
 
-from launch import rpc
-from launch.rpc import codec
-from launch.rpc import connection as connection_lib
-from launch.rpc import serving
-from launch.rpc import sockets
+from murmuration.launch import rpc
+from murmuration.launch.rpc import codec
+from murmuration.launch.rpc import connection as connection_lib
+from murmuration.launch.rpc import serving
+from murmuration.launch.rpc import sockets
 
 
 class Service:

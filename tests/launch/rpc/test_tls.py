@@ -14,13 +14,13 @@ from cryptography.x509.oid import NameOID
 import numpy as np
 import pytest
 
-from launch import rpc
-from launch.rpc import codec
-from launch.rpc import connection as connection_lib
-from launch.rpc import directory
-from launch.rpc import serving as serving_lib
-from launch.rpc import sockets
-from launch.rpc import tls
+from murmuration.launch import rpc
+from murmuration.launch.rpc import codec
+from murmuration.launch.rpc import connection as connection_lib
+from murmuration.launch.rpc import directory
+from murmuration.launch.rpc import serving as serving_lib
+from murmuration.launch.rpc import sockets
+from murmuration.launch.rpc import tls
 
 
 class Service:

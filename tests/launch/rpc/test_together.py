@@ -9,8 +9,8 @@ import types
 import numpy as np
 import pytest
 
-from launch import rpc
-from launch.rpc import client as client_lib
+from murmuration.launch import rpc
+from murmuration.launch.rpc import client as client_lib
 
 
 class Meets:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from environment_loops import environments
+from murmuration.environment_loops import environments
 from tests.launch.services import inference_cases
 from tests.launch.services import star_cases
 

@@ -1,6 +1,6 @@
 """A small cell of evolution strategies."""
 
-from launch import cell as cell_lib
+from murmuration.launch import cell as cell_lib
 
 SMALL = {
   'agent.hidden_sizes': '(8,)',

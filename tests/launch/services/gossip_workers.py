@@ -7,9 +7,9 @@ from unittest import mock
 
 import numpy as np
 
-from agents import parameters
-from launch import rpc
-from launch.services import gossip
+from murmuration.agents import parameters
+from murmuration.launch import rpc
+from murmuration.launch.services import gossip
 
 SIZE = 6
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from agents import base
-from agents import d4pg
-from agents import dqn
-from agents import impala
-from environment_loops import environments
-from launch import actor_settings
-from launch import experiment as experiment_lib
-from launch import rpc
-from launch.services import inference
-from launch.services import variables
+from murmuration.agents import base
+from murmuration.agents import d4pg
+from murmuration.agents import dqn
+from murmuration.agents import impala
+from murmuration.environment_loops import environments
+from murmuration.launch import actor_settings
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import rpc
+from murmuration.launch.services import inference
+from murmuration.launch.services import variables
 
 COUNT, ENVS, SEED = 3, 4, 7
 UNROLL = 5

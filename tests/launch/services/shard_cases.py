@@ -6,17 +6,17 @@ import types
 import numpy as np
 import tensorflow as tf
 
-from agents import base
-from agents import dqn
-from agents import feeds
-from agents import learner
-from environment_loops import environments
-from launch import experiment as experiment_lib
-from launch import rpc
-from launch.services import shard as shard_lib
-from launch.services import shard_exchange
-from launch.topologies import parameter_server
-from replay import packing
+from murmuration.agents import base
+from murmuration.agents import dqn
+from murmuration.agents import feeds
+from murmuration.agents import learner
+from murmuration.environment_loops import environments
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import rpc
+from murmuration.launch.services import shard as shard_lib
+from murmuration.launch.services import shard_exchange
+from murmuration.launch.topologies import parameter_server
+from murmuration.replay import packing
 
 BATCH, UPDATES = 8, 4
 SPEC = environments.spec('CartPole-v1')

@@ -12,12 +12,12 @@ import time
 import dm_env
 import numpy as np
 
-from agents import dqn
-from agents import parameters
-from agents.swarm import explorers
-from environment_loops import environments
-from launch import experiment as experiment_lib
-from launch.services import star as star_lib
+from murmuration.agents import dqn
+from murmuration.agents import parameters
+from murmuration.agents.swarm import explorers
+from murmuration.environment_loops import environments
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch.services import star as star_lib
 
 SPEC = environments.Spec('script', (3,), 2)
 _AGENT = functools.partial(dqn.DQN, dqn.Config(hidden_sizes=(4,)), SPEC)

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import dqn
-from agents import feeds
-from agents import learner
-from agents.exchange import average as average_exchange
-from agents.exchange import base as exchange_base
-from agents.exchange import local as local_exchange
-from environment_loops import environments
-from launch import rpc
-from launch.services import averaging
-from replay import packing
+from murmuration.agents import dqn
+from murmuration.agents import feeds
+from murmuration.agents import learner
+from murmuration.agents.exchange import average as average_exchange
+from murmuration.agents.exchange import base as exchange_base
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.environment_loops import environments
+from murmuration.launch import rpc
+from murmuration.launch.services import averaging
+from murmuration.replay import packing
 
 BATCH, UPDATES, CALLS = 8, 3, 4
 SPEC = environments.Spec('Test-v0', observation_shape=(3,), num_actions=2)

@@ -11,14 +11,14 @@ import types
 
 import pytest
 
-from launch import pulse
-from launch.services import counter as counter_lib
-from run_records import checkpoints
-from run_records import counter_file
-from run_records import durable
-from run_records import jsonable
-from run_records import metrics
-from run_records import run_directory
+from murmuration.launch import pulse
+from murmuration.launch.services import counter as counter_lib
+from murmuration.run_records import checkpoints
+from murmuration.run_records import counter_file
+from murmuration.run_records import durable
+from murmuration.run_records import jsonable
+from murmuration.run_records import metrics
+from murmuration.run_records import run_directory
 
 
 class _Clock:

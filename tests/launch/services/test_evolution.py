@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from launch.services import evolution as service
+from murmuration.launch.services import evolution as service
 from tests.launch.services import evolution_cells
 
 

@@ -5,13 +5,13 @@ import threading
 import numpy as np
 import pytest
 
-from agents import evolution
-from launch import rpc
-from launch.nodes import es_worker
-from launch.rpc import codec
-from launch.services import evolution as service
-from run_records import checkpoints
-from run_records import run_directory
+from murmuration.agents import evolution
+from murmuration.launch import rpc
+from murmuration.launch.nodes import es_worker
+from murmuration.launch.rpc import codec
+from murmuration.launch.services import evolution as service
+from murmuration.run_records import checkpoints
+from murmuration.run_records import run_directory
 from tests.launch.services import evolution_cells
 
 STEPS = 4000

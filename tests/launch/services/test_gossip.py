@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from launch import rpc
-from launch.services import gossip
+from murmuration.launch import rpc
+from murmuration.launch.services import gossip
 from tests.launch.services import gossip_workers as played
 
 SIZE = played.SIZE

@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from launch import rpc
-from launch.services import gossip
-from launch.services import gossip_averager
+from murmuration.launch import rpc
+from murmuration.launch.services import gossip
+from murmuration.launch.services import gossip_averager
 from tests.launch.services import gossip_workers as played
 
 SIZE = played.SIZE

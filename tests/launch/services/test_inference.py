@@ -7,14 +7,14 @@ import threading
 import numpy as np
 import pytest
 
-from agents import impala
-from environment_loops import environments
-from launch import actor_settings
-from launch import experiment as experiment_lib
-from launch import graph
-from launch import rpc
-from launch.services import inference
-from launch.topologies import actor_learner
+from murmuration.agents import impala
+from murmuration.environment_loops import environments
+from murmuration.launch import actor_settings
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import graph
+from murmuration.launch import rpc
+from murmuration.launch.services import inference
+from murmuration.launch.topologies import actor_learner
 
 ROOT = pathlib.Path(__file__).parents[3]
 AGENTS = ('impala', 'dqn', 'd4pg')

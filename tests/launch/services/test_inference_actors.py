@@ -10,9 +10,9 @@ import portpicker
 import pytest
 import reverb
 
-from launch import experience
-from launch.nodes import actor
-from replay import blocks
+from murmuration.launch import experience
+from murmuration.launch.nodes import actor
+from murmuration.replay import blocks
 
 ENVS, BLOCKS = 4, 12
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.services import inference
+from murmuration.launch.services import inference
 
 WAIT, ROWS, ALL = 0.002, 4, 1000
 

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from run_records import run_directory
+from murmuration.run_records import run_directory
 
 MODULES = pathlib.Path(__file__).parents[1]
 ENVS, UNROLL, STEPS = 4, 5, 6000

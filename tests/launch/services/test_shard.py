@@ -9,13 +9,13 @@ import types
 import numpy as np
 import pytest
 
-from agents import dqn
-from agents import ppo
-from agents.exchange import base as exchange_base
-from agents.exchange import local as local_exchange
-from agents.exchange import remote_apply
-from launch.services import shard as shard_lib
-from launch.services import shard_exchange
+from murmuration.agents import dqn
+from murmuration.agents import ppo
+from murmuration.agents.exchange import base as exchange_base
+from murmuration.agents.exchange import local as local_exchange
+from murmuration.agents.exchange import remote_apply
+from murmuration.launch.services import shard as shard_lib
+from murmuration.launch.services import shard_exchange
 from tests.launch.services import shard_cases as cases
 
 UPDATES = cases.UPDATES

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from agents.exchange import remote_apply
-from launch.services import shard as shard_lib
-from launch.services import shard_exchange
+from murmuration.agents.exchange import remote_apply
+from murmuration.launch.services import shard as shard_lib
+from murmuration.launch.services import shard_exchange
 
 PLACES = [slice(0, 3), slice(3, 4)]
 

@@ -8,9 +8,9 @@ import types
 import numpy as np
 import pytest
 
-from agents import learner
-from launch.services import shard as shard_lib
-from run_records import checkpoints
+from murmuration.agents import learner
+from murmuration.launch.services import shard as shard_lib
+from murmuration.run_records import checkpoints
 from tests.launch.services import shard_cases as cases
 
 

@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from agents.exchange import remote_apply
-from launch.services import shard as shard_lib
-from launch.services import shard_exchange
+from murmuration.agents.exchange import remote_apply
+from murmuration.launch.services import shard as shard_lib
+from murmuration.launch.services import shard_exchange
 from tests.launch.services import shard_cases as cases
 
 NAN = float('nan')

@@ -6,10 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from agents import parameters
-from agents.swarm import explorers
-from environment_loops import faults
-from run_records import checkpoints
+from murmuration.agents import parameters
+from murmuration.agents.swarm import explorers
+from murmuration.environment_loops import faults
+from murmuration.run_records import checkpoints
 from tests.launch.services import star_cases
 
 

@@ -10,14 +10,14 @@ import types
 import numpy as np
 import pytest
 
-from agents import dqn
-from agents import parameters
-from agents.swarm import explorers
-from environment_loops import environments
-from launch import experiment as experiment_lib
-from launch import rpc
-from launch.services import star_exchange
-from run_records import run_directory
+from murmuration.agents import dqn
+from murmuration.agents import parameters
+from murmuration.agents.swarm import explorers
+from murmuration.environment_loops import environments
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import rpc
+from murmuration.launch.services import star_exchange
+from murmuration.run_records import run_directory
 from tests.launch.services import star_cases
 
 LAYOUT = star_cases.LAYOUT

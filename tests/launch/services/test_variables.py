@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from agents import parameters
-from launch import rpc
-from launch.services import variables
+from murmuration.agents import parameters
+from murmuration.launch import rpc
+from murmuration.launch.services import variables
 
 LAYOUT = parameters.Layout([('w', (3,))])
 AWAY = rpc.Unavailable('localhost:1', 'get_parameters', False, 'nobody there')

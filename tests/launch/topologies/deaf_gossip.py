@@ -1,6 +1,6 @@
 """Gossip in which no message arrives, as a topology for a command line."""
 
-from launch.services import gossip as service
+from murmuration.launch.services import gossip as service
 from tests.faults import recorded_gossip
 
 

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 import reverb
 
-from agents import dqn
-from environment_loops import environments
-from launch import actor_settings
-from launch import cell as cell_lib
-from launch import experience
-from launch import experiment as experiment_lib
-from launch import graph
-from launch import pulse
-from launch import rpc
-from launch.engines import restarts
-from launch.nodes import actor
-from launch.topologies import actor_learner
-from replay import deadlock
+from murmuration.agents import dqn
+from murmuration.environment_loops import environments
+from murmuration.launch import actor_settings
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import graph
+from murmuration.launch import pulse
+from murmuration.launch import rpc
+from murmuration.launch.engines import restarts
+from murmuration.launch.nodes import actor
+from murmuration.launch.topologies import actor_learner
+from murmuration.replay import deadlock
 
 
 def _experiment(agent=None, **run):

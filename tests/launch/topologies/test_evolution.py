@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from agents import dqn
-from environment_loops import environments
-from launch import cell as cell_lib
-from launch import graph
-from launch.engines import restarts
-from launch.topologies import evolution as topology
+from murmuration.agents import dqn
+from murmuration.environment_loops import environments
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import graph
+from murmuration.launch.engines import restarts
+from murmuration.launch.topologies import evolution as topology
 
 
 def _build(agent='es_mlp', **overrides):

@@ -8,13 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from agents.exchange import local
-from launch import cell as cell_lib
-from launch import graph
-from launch.engines import restarts
-from launch.services import gossip as service
-from launch.topologies import gossip
-from run_records import run_directory
+from murmuration.agents.exchange import local
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import graph
+from murmuration.launch.engines import restarts
+from murmuration.launch.services import gossip as service
+from murmuration.launch.topologies import gossip
+from murmuration.run_records import run_directory
 from tests.launch.services import gossip_workers as played
 from tests.launch.topologies import deaf_gossip
 

@@ -7,17 +7,17 @@ import re
 
 import pytest
 
-from agents import a2c
-from agents import dqn
-from agents import impala
-from environment_loops import environments
-from launch import actor_settings
-from launch import experience
-from launch import experiment as experiment_lib
-from launch import graph
-from launch import rpc
-from launch.topologies import actor_learner
-from run_records import run_directory
+from murmuration.agents import a2c
+from murmuration.agents import dqn
+from murmuration.agents import impala
+from murmuration.environment_loops import environments
+from murmuration.launch import actor_settings
+from murmuration.launch import experience
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import graph
+from murmuration.launch import rpc
+from murmuration.launch.topologies import actor_learner
+from murmuration.run_records import run_directory
 
 MODULES = pathlib.Path(__file__).parents[1]
 

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import reverb
 
-from launch import cell as cell_lib
-from launch import graph
-from launch.engines import restarts
-from launch.topologies import parameter_server
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import graph
+from murmuration.launch.engines import restarts
+from murmuration.launch.topologies import parameter_server
 
 
 def _build(agent='gorila_dqn', **overrides):

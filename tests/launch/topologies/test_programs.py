@@ -5,15 +5,15 @@ import functools
 
 import pytest
 
-from agents import dqn
-from agents import ppo
-from agents.swarm import explorers as swarm_lib
-from environment_loops import environments
-from launch import experiment as experiment_lib
-from launch import graph
-from launch.engines import restarts
-from launch.topologies import single_process
-from launch.topologies import swarm
+from murmuration.agents import dqn
+from murmuration.agents import ppo
+from murmuration.agents.swarm import explorers as swarm_lib
+from murmuration.environment_loops import environments
+from murmuration.launch import experiment as experiment_lib
+from murmuration.launch import graph
+from murmuration.launch.engines import restarts
+from murmuration.launch.topologies import single_process
+from murmuration.launch.topologies import swarm
 
 
 def _experiment(agent=None, **run):

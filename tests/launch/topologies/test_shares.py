@@ -2,8 +2,8 @@
 
 import pytest
 
-from launch import cell as cell_lib
-from launch.services import counter as counter_lib
+from murmuration.launch import cell as cell_lib
+from murmuration.launch.services import counter as counter_lib
 
 # Of an agent: its nodes that act, and the setting with their number.
 KINDS = {
