@@ -80,7 +80,9 @@ def make_vector(
     spec = dataclasses.replace(spec, max_episode_steps=max_steps)
   seeds = environment_seeds(seed, num)
   module, _, kind = _stepper(name).partition(':')
-  steppers: Any = importlib.import_module(f'environment_loops.{module}')
+  steppers: Any = importlib.import_module(
+    f'murmuration.environment_loops.{module}'
+  )
   return getattr(steppers, kind)(spec, seeds, on_fault)
 
 

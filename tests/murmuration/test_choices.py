@@ -135,7 +135,7 @@ def test_an_agent_is_made_with_the_config_of_its_own_module(
   # It would learn with the numbers of another, and say nothing.
   with pytest.raises(
     ValueError,
-    match='Write `config: Config` in Silent, or `config: agents.dqn.Config`',
+    match='or `config: murmuration.agents.dqn.Config`',
   ):
     registry.agent('inherits:Silent')
   with pytest.raises(ValueError, match='Unsaid does not say of which class'):

@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import types
 
 import gymnasium
 from gymnasium.envs.classic_control import cartpole
@@ -60,18 +59,6 @@ def test_what_no_other_process_can_import_goes_by_value():
   sent = pickle.loads(found.pickled())['objects']
   assert set(sent) == {'Own', 'environment'}
   assert isinstance(sent['environment'][0](), gymnasium.Env)
-
-
-def test_a_module_that_hides_one_of_the_project_s_goes_by_value(monkeypatch):
-  module = types.ModuleType('studies')
-  module.__file__ = '/somewhere/studies.py'
-  exec('class Own:\n  kind = 7', module.__dict__)
-  monkeypatch.setitem(sys.modules, 'studies', module)
-  found = objects.Objects()
-  assert found.name(module.Own, 'environment') == 'murmuration.given:Own'
-  data = found.pickled()
-  monkeypatch.delitem(sys.modules, 'studies')
-  assert pickle.loads(data)['objects']['Own'][0].kind == 7
 
 
 def test_ids_that_this_process_registered_go_along():

@@ -15,13 +15,13 @@ PROXY = {
 }
 ASKS = """
 import os
-import replay
+import murmuration.replay
 import reverb
 checkpointer = reverb.checkpointers.DefaultCheckpointer(os.environ['KEEPS'])
 server = reverb.Server([reverb.Table.queue('queue', 2)], None, checkpointer)
 print(*reverb.Client(f'localhost:{server.port}').server_info(timeout=60))
 """
-SAYS = 'import os, replay; print(os.environ.get("no_grpc_proxy"))'
+SAYS = 'import os, murmuration.replay; print(os.environ.get("no_grpc_proxy"))'
 
 
 def run(code, **environ):

@@ -76,8 +76,6 @@ def _interrupted(after, words, environment=None):
     'studies/sweep.py',
     'murmuration/play.py',
     'murmuration/export.py',
-    'replay/export.py',
-    'replay/inspect/__main__.py',
     'run_records/follow.py',
     'studies/results.py',
     'studies/zoo.py',
@@ -101,9 +99,6 @@ def test_an_interrupt_in_an_import_ends_the_command_with_a_word(
     'launch/run.py',
     'launch/run_swarm.py',
     'launch/evaluate.py',
-    'studies/sweep.py',
-    'murmuration/play.py',
-    'murmuration/export.py',
   ],
 )
 def test_a_python_without_the_packages_says_which_one_has_them(script):
@@ -194,7 +189,6 @@ def test_the_end_of_a_log_stays_in_lines(tmp_path):
     ['murmuration/export.py', 'runs/a'],
     ['murmuration/play.py'],
     ['run_records/follow.py', 'runs/a', '--to=wandb'],
-    ['replay/export.py', 'runs/a', 'out'],
   ],
 )
 def test_in_a_directory_that_was_removed_a_command_is_refused(words, tmp_path):

@@ -258,7 +258,10 @@ def test_a_sink_that_needs_no_setup_is_made_as_it_is(run):
 @pytest.mark.parametrize(
   ('name', 'said'),
   [
-    ('my_own_sink:NoSink', 'a type, not a sink: .* run_records.sinks.Sink'),
+    (
+      'my_own_sink:NoSink',
+      'a type, not a sink: .* murmuration.run_records.sinks.Sink',
+    ),
     ('my_own_sink:MySin', "Did you mean 'my_own_sink:MySink'"),
     ('my_other_sink:MySink', "the module 'my_other_sink', which does not"),
     ('my_own_sink', 'One of your own is named module:Name'),

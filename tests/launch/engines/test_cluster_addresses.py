@@ -213,7 +213,7 @@ import os
 from murmuration.launch.rpc import directory
 from murmuration.launch.rpc import hosts
 from murmuration.launch.rpc import server as rpc_server
-import replay
+import murmuration.replay
 import reverb
 
 server = reverb.Server([reverb.Table.queue('queue', 2)])
