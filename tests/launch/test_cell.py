@@ -160,10 +160,13 @@ def own(tmp_path, monkeypatch):
     ('Reads', "of Unread cannot be read: NameError: name 'Unknown' is not def"),
     (
       'Other',
-      'DQN is to be made with config=agents.impala.Config, but its own is '
-      'murmuration.agents.dqn.Config.',
+      'DQN is to be made with config=murmuration.agents.impala.Config, but its '
+      'own is murmuration.agents.dqn.Config.',
     ),
-    ('NoClass', 'config=builtins.dict, but its own is agents.dqn.Config.'),
+    (
+      'NoClass',
+      'config=builtins.dict, but its own is murmuration.agents.dqn.Config.',
+    ),
   ],
 )
 def test_an_agent_that_cannot_be_made_is_refused_in_a_sentence(own, name, said):

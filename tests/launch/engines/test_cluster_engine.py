@@ -131,7 +131,7 @@ def test_the_modules_of_a_user_are_sent_and_those_of_packages_compared(
     'my_package': str(tmp_path / 'my_package'),
     'my_space': str(tmp_path / 'my_space'),
   }
-  assert {'launch', 'replay'} <= sent.keys()
+  assert 'murmuration' in sent
   assert not {'numpy', 'json', 'pytest', '__main__'} & sent.keys()
   versions = engine.versions(sent)
   assert {'Python', 'numpy', 'pytest'} <= versions.keys()
