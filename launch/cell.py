@@ -228,7 +228,7 @@ def _cell(
     spec = environments.spec(environment)
     vector.check(environment)
 
-  def section(name: str) -> Any:
+  def section(name: str, **defaults: Any) -> Any:
     said = {
       key.partition('.')[2]: text
       for key, text in overrides.items()
@@ -238,7 +238,8 @@ def _cell(
       field: settings.parse(name, kinds[name], field, text)
       for field, text in said.items()
     }
-    return settings.make(name, kinds[name], {**values.get(name, {}), **parsed})
+    made = {**defaults, **values.get(name, {}), **parsed}
+    return settings.make(name, kinds[name], made)
 
   agent_config = section('agent')
   make_agent = functools.partial(agent.agent, agent_config, spec)
@@ -249,6 +250,10 @@ def _cell(
     for key in overrides:
       _check(key, kinds, topology_name)
   sections = {name: section(name) for name in kinds}
+  # Images stay in Reverb, which compresses them.
+  if made_agent.unroll_length is None and spec.observation_dtype != 'uint8':
+    place = getattr(topology, 'REPLAY', sections['run'].replay)
+    sections['run'] = section('run', replay=place)
   unused = {}
   for key, why in made_agent.ignored.items():
     unused[key if '.' in key else f'agent.{key}'] = why

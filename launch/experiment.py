@@ -39,8 +39,9 @@ class RunConfig:
   eval_epsilon: settings.Fraction = 0.0
   # Learner steps in one TensorFlow call.
   updates_per_call: Annotated[int, settings.whole(1, 10_000)] = 8
-  # Place of replay: 'colocated' with the learner, or a 'node' of its own.
-  replay: Literal['colocated', 'node'] = 'colocated'
+  # Place of replay: a Reverb server 'colocated' with the learner or in a 'node'
+  # of its own, or a 'ring' in the memory of a worker that acts itself.
+  replay: Literal['colocated', 'node', 'ring'] = 'colocated'
   # Seconds between checkpoints of replay, at least.
   replay_checkpoint_s: settings.Seconds = 120.0
   tf_threads: Annotated[int, settings.whole(1, 1024)] = (

@@ -80,7 +80,7 @@ class Swapping:
 
   @staticmethod
   def build(experiment, config):
-    parts.require_colocated(experiment, 'swap')
+    parts.require_own_replay(experiment, 'swap')
     experience.check_members(experiment)
     program = lp.Program('swap')
     counter = parts.counter(program, experiment)

@@ -175,10 +175,10 @@ class Local(Kind):
 
   envs_per_member: int
   knob: str  # the setting to lower if the budget is too small
-  rings: Sequence[ring_lib.Ring] = ()  # replace tables in a deterministic run
+  rings: Sequence[ring_lib.Ring] = ()  # replace tables, after `use_rings`
 
-  def keep_order(self, seed: int) -> None:
-    """Makes sampling deterministic by `seed`; a queue is so anyway."""
+  def use_rings(self, seed: int) -> None:
+    """Keeps replay in this process, drawn by `seed`; a queue has none."""
 
   @property
   @abc.abstractmethod

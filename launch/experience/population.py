@@ -65,7 +65,7 @@ class _Own(kind.Local):
   def feed(self):
     return self.agent.feed(self.envs_per_member)
 
-  def keep_order(self, seed):
+  def use_rings(self, seed):
     plan, item = self.plan, self._signature
     self.rings = [
       ring.Ring(
@@ -75,6 +75,7 @@ class _Own(kind.Local):
         item.dtype.as_numpy_dtype,
         seed + table,
         self.agent.priority_exponent,
+        item.name,
       )
       for table in range(self._members if self.prioritized else 1)
     ]

@@ -120,7 +120,7 @@ def of_data(
   found = experience.of_members(
     dataclasses.replace(experiment, max_replay_size=len(rows)), 1
   )
-  found.keep_order(base.actor_seed(experiment.actor_info(0), 'data'))
+  found.use_rings(base.actor_seed(experiment.actor_info(0), 'data'))
   (ring,) = found.rings
   ring.extend(rows, priorities.tolist())
   return found

@@ -168,18 +168,22 @@ class Rings:
   Has the same `save` as a `replay_host.ReplayHost`.
   """
 
-  def __init__(self, run_dir: str | None, rings: Sequence[Any]):
+  def __init__(self, run_dir: str | None, node: str, rings: Sequence[Any]):
     self._paths = []
     if run_dir is not None:
       directory = checkpoints.directory(run_dir)
-      names = [unsaved.RING.format(i) for i in range(len(rings))]
-      self._paths = [directory / name for name in names]
+      name = node.replace('/', '-')
+      for i in range(len(rings)):
+        self._paths.append(directory / unsaved.RING.format(f'{name}-{i}'))
     self._rings = list(rings)
 
   def restore(self) -> None:
     """Restores the rings from their checkpoints, if there are any."""
-    for path, ring in zip(self._paths, self._rings):
+    for i, (path, ring) in enumerate(zip(self._paths, self._rings)):
       arrays = checkpoints.read(path, repair=True)
+      if arrays is None:  # Runs of one worker have been saved without its name.
+        old = path.with_name(unsaved.RING.format(i))
+        arrays = checkpoints.read(old, repair=True)
       if arrays is not None:
         ring.restore(arrays)
         _logger.info('Replay goes on with %d items.', len(ring))

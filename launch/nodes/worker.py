@@ -112,8 +112,10 @@ class Worker:
       self._experience = experience.of_actors(experiment, actors)
     if self._acts and self._experience.queue:
       self._experience.shuffle_as(self.members[0])
-    if experiment.run.deterministic:
-      self._experience.keep_order(base.actor_seed(self.members[0], 'replay'))
+    if experiment.run.deterministic or (
+      self._acts and experiment.run.replay == 'ring'
+    ):
+      self._experience.use_rings(base.actor_seed(self.members[0], 'replay'))
     self._agent = self._experience.agent
     self._addresses = list(addresses)
     self._hosts = hosts
@@ -316,7 +318,9 @@ class Worker:
     if not self._leads or (self._acts and self._experience.queue):
       return []  # A worker that acts hands its blocks over without a queue.
     if self._acts and self._experience.rings:
-      rings = saves.Rings(self.experiment.run_dir, self._experience.rings)
+      rings = saves.Rings(
+        self.experiment.run_dir, self._reporter.node, self._experience.rings
+      )
       rings.restore()
       return [rings]
     self._own_host = replay_host.ReplayHost(

@@ -39,6 +39,11 @@ members = parts.one_agent
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program. Raises ValueError if sizes do not fit or deadlock."""
   experience.check_actors(experiment, config)
+  if experiment.run.replay == 'ring':
+    raise ValueError(
+      "run.replay='ring' is in the memory of a worker that acts itself; here "
+      'actors send to the learner. Set colocated or node.'
+    )
   program = lp.Program('actor_learner')
   counter = parts.counter(program, experiment)
   hosts = None

@@ -43,6 +43,7 @@ _OF_POLICY = (
 )
 _UNUSED = {
   'pace.samples_per_insert': 'there is no replay',
+  'run.replay': 'there is no replay',
   'run.replay_checkpoint_s': 'there is no replay',
   'run.updates_per_call': 'a call is one update, of evolution.population',
   'run.tf_threads': 'it is of workers that learn by gradient',
@@ -125,7 +126,6 @@ def _check(experiment: experiment_lib.Experiment, config: Config) -> None:
       'of evolution strategies have a seed each. Use actor_learner: '
       '--topology=actor_learner.'
     )
-  parts.require_colocated(experiment, SECTION)
   place = evolution.perturbed(agent.layout)
   dim = place.stop - place.start
   if config.table_size < _LEAST * dim:

@@ -25,6 +25,7 @@ from murmuration.launch.services import gossip_averager
 from murmuration.launch.topologies import parts
 
 SECTION = 'gossip'
+REPLAY = 'ring'  # each worker has its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ def members(config: Config) -> int:
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program. Raises ValueError if the sizes do not fit together."""
-  parts.require_colocated(experiment, SECTION)
+  parts.require_own_replay(experiment, SECTION)
   experience.check_members(experiment)
   graph = config.graph()
   program = lp.Program('gossip')

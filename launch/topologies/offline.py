@@ -66,13 +66,13 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
     'agent.max_replay_size': 'all of the data set is kept',
     'agent.min_replay_size': 'all of the data set is there at once',
     'run.background_niceness': 'one process does all the work',
+    'run.replay': 'the data set is in the memory of the learner',
     'run.replay_checkpoint_s': 'nothing is written to replay',
   }
 
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program. Raises ValueError if there is no fitting data set."""
-  parts.require_colocated(experiment, 'offline')
   agent = experiment.make_agent()
   if agent.learner_class is not None or agent.experience == 'unrolls':
     raise ValueError(

@@ -28,6 +28,7 @@ from murmuration.launch.services import shard_exchange
 from murmuration.launch.topologies import parts
 
 SECTION = 'server'
+REPLAY = 'ring'  # each worker has its own
 members = parts.one_agent
 LASTING = ('num_shards',)  # Checkpoints hold slices.
 

@@ -134,12 +134,12 @@ def require_transitions(experiment: experiment_lib.Experiment) -> None:
     )
 
 
-def require_colocated(
+def require_own_replay(
   experiment: experiment_lib.Experiment, topology: str
 ) -> None:
-  """Raises ValueError unless `run.replay` is 'colocated'."""
-  if experiment.run.replay != 'colocated':
+  """Raises ValueError if `run.replay` asks for a node, not for a worker's own."""
+  if experiment.run.replay == 'node':
     raise ValueError(
-      f'run.replay={experiment.run.replay!r}: {topology} has no replay nodes. '
-      'Leave it out, or use actor_learner, swarm or parameter_server.'
+      f"run.replay='node': {topology} has no replay nodes. Leave it out, or use "
+      'actor_learner, swarm or parameter_server.'
     )

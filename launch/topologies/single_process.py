@@ -21,6 +21,7 @@ from murmuration.launch.nodes import worker
 from murmuration.launch.topologies import parts
 
 SECTION = 'single'
+REPLAY = 'ring'  # each worker has its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program. Raises ValueError if the sizes do not fit together."""
-  parts.require_colocated(experiment, 'single_process')
+  parts.require_own_replay(experiment, 'single_process')
   experience.check_members(experiment)
   program = lp.Program('single_process')
   counter = parts.counter(program, experiment)

@@ -122,7 +122,8 @@ def _directory(path: pathlib.Path) -> Target:
     f'{path} is neither a run with replay servers (replay/shard_0.json) nor a '
     'replay checkpoint (generation_00000001/). Agents that learn from unrolls '
     '(A2C, IMPALA, PPO) keep none, nor does --topology=evolution; that of '
-    "others may live inside the learner's process, or may not have started yet."
+    'others may not have started yet, or is in the memory of the workers: '
+    'start the run with --config.run.replay=colocated to see it.'
   )
 
 

@@ -238,3 +238,25 @@ def test_what_is_no_section_is_refused(monkeypatch, name, wrong, said):
   monkeypatch.setattr(Topology, name, wrong)
   with pytest.raises(ValueError, match=said):
     registry.topology(f'{__name__}:Topology')
+
+
+@pytest.mark.parametrize(
+  ('agent', 'topology', 'place'),
+  [
+    ('dqn', 'single_process', 'ring'),
+    ('dqn', 'gossip', 'ring'),
+    ('dqn', 'parameter_server', 'ring'),
+    ('dqn', 'swarm', 'colocated'),
+    ('apex_dqn', 'actor_learner', 'colocated'),
+    ('ppo', 'single_process', 'colocated'),
+  ],
+)
+def test_replay_is_where_its_topology_keeps_it(agent, topology, place):
+  found = cell_lib.resolve(agent, topology=topology)
+  assert found.experiment.run.replay == place
+
+
+def test_actors_cannot_write_to_the_memory_of_a_learner():
+  overrides = {'run.replay': 'ring'}
+  with pytest.raises(ValueError, match="run.replay='ring'"):
+    cell_lib.resolve('apex_dqn', overrides=overrides).build()

@@ -132,7 +132,7 @@ def test_random_numbers_of_acting_go_on(run_worker, make_counter, tmp_path):
   counter.close()
   rng = worker._acting._rng
   saved = checkpoints.read(path / 'checkpoints' / 'worker-0.npz')
-  ring = checkpoints.read(path / 'checkpoints' / 'ring-0.npz')
+  ring = checkpoints.read(path / 'checkpoints' / 'ring-worker-0-0.npz')
   wanted = rng.random(5)
   run_directory.create(path, {}, {}, resume=True)
   counter = make_counter(path, {'actor_steps': STEPS})
@@ -160,7 +160,7 @@ def test_what_no_seed_can_repeat_is_refused():
 
 def test_a_repeatable_run_asks_no_server(tmp_path):
   found = experience.of_members(experiment_of('dqn', tmp_path), 1)
-  found.keep_order(3)
+  found.use_rings(3)
   adder, _ = found.adder(None, 'replay', None, None, lambda: False)
   assert found.source([], 'replay', lambda: False) is found.rings[0]
   adder.close()

@@ -213,7 +213,7 @@ def test_a_resumed_run_draws_no_minibatch_again(run, monkeypatch):
     ({'environment': 'Acrobot-v1'}, 'Choose the agent and environment'),
     ({'environment': 'CartPole-v0'}, 'is of environment=CartPole-v1, not '),
     ({'offline.environment': 'Any-v0'}, 'is of environment=CartPole-v1, not '),
-    ({'run.replay': 'node'}, "run.replay='node'"),
+    ({'run.replay': 'node'}, 'run.replay'),
     ({'pace.samples_per_insert': 'None'}, 'one loop does both'),
   ],
 )

@@ -204,7 +204,8 @@ def test_a_killed_learner_comes_back_and_disturbs_nobody(killed):
 @pytest.mark.parametrize(
   'agent, replay',
   [
-    ('gorila_dqn', 'colocated'),
+    ('gorila_dqn', 'ring'),
+    pytest.param('gorila_dqn', 'colocated', marks=pytest.mark.long),
     pytest.param('gorila_dqn', 'node', marks=pytest.mark.long),
     ('a3c', 'colocated'),
   ],
@@ -228,6 +229,11 @@ def test_a_run_uses_its_budget_and_is_kept(agent, replay, start_run):
     with np.load(path) as saved:
       parts.append(saved['theta'])
       assert saved['learners'][:, 1].sum() > 5000
+  rings = [*checkpoints.glob('ring-learner-*-0.npz')]
+  assert len(rings) == (2 if replay == 'ring' else 0)
+  for path in rings:
+    with np.load(path) as saved:
+      assert saved['count'] > 2000 < len(saved['rows'])
   with np.load(checkpoints / 'agents.npz') as saved:
     assert saved['theta'].shape == (1, sum(len(part) for part in parts))
   run.assert_nothing_is_left()

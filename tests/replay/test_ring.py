@@ -85,6 +85,23 @@ class _Random:
     return np.full(count, self._number)
 
 
+def test_places_are_drawn_as_a_running_sum_of_the_weights_says():
+  rng = np.random.default_rng(1)
+  wanted = np.zeros(5000)
+  weights = ring_lib.Weights(5000)
+  for _ in range(20):
+    places = rng.integers(0, 5000, 400)
+    new = rng.random(400) * (rng.random(400) > 0.5)
+    wanted[places] = new
+    weights.set(places, new)
+  bounds = np.cumsum(wanted)
+  np.testing.assert_allclose(weights.total, bounds[-1])
+  numbers = rng.random(10_000)
+  drawn = weights.draw(numbers)
+  assert (weights.get(drawn) > 0).all()
+  assert (np.searchsorted(bounds, numbers * bounds[-1], 'right') == drawn).all()
+
+
 @pytest.mark.parametrize('number', [0.0, np.nextafter(1.0, 0.0)])
 def test_no_draw_gives_an_item_of_priority_zero(number):
   ring = make(exponent=1.0)
