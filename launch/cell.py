@@ -370,7 +370,7 @@ def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
         f'agent.reward_clip={clips[1]} (rewards in replay are made with '
         f'{clips[0]})'
       )
-    if section == 'server' and runs[0].replay == 'colocated':
+    if section == 'server' and runs[0].replay != 'node':
       learners = before.num_learners, after.num_learners
       if learners[1] < learners[0]:
         other.append(

@@ -23,8 +23,6 @@ from __future__ import annotations
 import pathlib
 import sys
 
-# Run as a file, Python would look for modules in replay/ first, whose inspect/
-# is not Python's.
 from murmuration.run_records import first
 
 if __name__ == '__main__':
@@ -44,6 +42,7 @@ import numpy as np
 # Nothing that takes seconds to import before --help.
 from murmuration.replay import isolation
 from murmuration.replay import packing
+from murmuration.replay import ring
 
 FILE = 'transitions.npz'
 FORMATS = ('all', 'arrays', 'minari')
@@ -142,6 +141,44 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   Raises:
     ValueError: there is no checkpoint of replay, or not of transitions.
   """
+  rings = sorted(pathlib.Path(source).glob('checkpoints/ring-*.npz'))
+  layout, rows, priorities = _of_rings(rings) if rings else _of_tables(source)
+  if layout is None or not rows:
+    raise ValueError(f'The replay of {source} is empty.')
+  unpacked = layout.unpack(rows[0] if len(rows) == 1 else np.concatenate(rows))
+  found = unpacked._asdict()
+  found['priority'] = np.concatenate(priorities)
+  there = found.pop('weight') > 0
+  del found['written_at']
+  if not there.all():
+    found = {name: values[there] for name, values in found.items()}
+  return found, {**_config(pathlib.Path(source)), 'layout': layout.name}
+
+
+_Found = tuple[Any, list[np.ndarray], list[np.ndarray]]
+
+
+def _of_rings(paths: list[pathlib.Path]) -> _Found:
+  """Layout, rows and priorities of replay in the memory of workers."""
+  import tensorflow as tf
+
+  rows, priorities, layout = [], [], None
+  for path in paths:
+    with np.load(path) as saved:
+      order = ring.in_order(saved)
+      own = saved['rows'][order]
+      spec = tf.TensorSpec(own.shape[1:], own.dtype, str(saved['layout']))
+      layout = packing.from_signature(spec)
+      given = saved['priorities'][order].astype(np.float32)
+    if layout is None:
+      raise ValueError(f'{path} does not say what its items hold.')
+    rows.append(own.reshape(-1, layout.width))
+    priorities.append(np.repeat(given, len(rows[-1]) // max(len(own), 1)))
+  return layout, rows, priorities
+
+
+def _of_tables(source: str) -> _Found:
+  """The same of Reverb's tables."""
   from murmuration.replay import checkpoints
   from murmuration.replay.inspect import read as reading
   from murmuration.replay.inspect import target as inspect_target
@@ -149,11 +186,6 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   try:
     target = inspect_target.find(source)
   except inspect_target.Unknown as e:
-    if any(pathlib.Path(source).glob('checkpoints/ring-*.npz')):
-      raise ValueError(
-        f'{source} was run with run.deterministic=True, whose replay is in its '
-        'worker and not in items of Reverb. Export a run without it.'
-      ) from e
     raise ValueError(str(e)) from e
   if not target.directories:
     raise ValueError(
@@ -192,16 +224,7 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
       rows.append(own.reshape(-1, layout.width))
       given = np.array([item.priority for item in picked], np.float32)
       priorities.append(np.repeat(given, len(rows[-1]) // len(picked)))
-  if layout is None or not rows:
-    raise ValueError(f'The replay of {source} is empty.')
-  unpacked = layout.unpack(rows[0] if len(rows) == 1 else np.concatenate(rows))
-  found = unpacked._asdict()
-  found['priority'] = np.concatenate(priorities)
-  there = found.pop('weight') > 0
-  del found['written_at']
-  if not there.all():
-    found = {name: values[there] for name, values in found.items()}
-  return found, {**_config(pathlib.Path(source)), 'layout': layout.name}
+  return layout, rows, priorities
 
 
 def _config(path: pathlib.Path) -> dict[str, Any]:

@@ -211,6 +211,12 @@ class Ring:
       self._weights.set(places, priorities**self._exponent)
 
 
+def in_order(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+  """Places of the items of `save`, oldest first, int [N]."""
+  size, count = len(arrays['rows']), int(arrays['count'])
+  return np.arange(count - size, count) % max(size, 1)
+
+
 def pack_random(rng: np.random.Generator) -> np.ndarray:
   """The state of a generator as an array that can be saved, uint8 [...]."""
   state = json.dumps(rng.bit_generator.state)

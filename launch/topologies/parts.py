@@ -137,9 +137,9 @@ def require_transitions(experiment: experiment_lib.Experiment) -> None:
 def require_own_replay(
   experiment: experiment_lib.Experiment, topology: str
 ) -> None:
-  """Raises ValueError if `run.replay` asks for a node, not for a worker's own."""
+  """Raises ValueError if `run.replay` asks for a node of replay."""
   if experiment.run.replay == 'node':
     raise ValueError(
-      f"run.replay='node': {topology} has no replay nodes. Leave it out, or use "
-      'actor_learner, swarm or parameter_server.'
+      f"run.replay='node': {topology} has no replay nodes. Leave it out, or "
+      'use actor_learner, swarm or parameter_server.'
     )

@@ -230,8 +230,9 @@ def test_the_baseline_has_the_same_config_without_a_swarm(answers):
   assert found['config']['topology'] == 'single_process'
   assert found['config']['single']['num_agents'] == 3
   assert 'swarm' not in found['config']
-  for section in ('agent', 'pace', 'run', 'environment'):
+  for section in ('agent', 'pace', 'environment'):
     assert found['config'][section] == swarm_config[section]
+  assert found['config']['run'] == {**swarm_config['run'], 'replay': 'ring'}
 
 
 @pytest.mark.parametrize('name', sorted({**REFUSED, **OTHERS}))

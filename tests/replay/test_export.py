@@ -14,6 +14,7 @@ from murmuration.replay import export
 from murmuration.replay import minari
 from murmuration.replay import nstep
 from murmuration.replay import packing
+from murmuration.replay import ring
 from murmuration.replay import tables
 from tests import counting
 
@@ -306,11 +307,28 @@ def test_what_has_no_replay_is_refused(tmp_path, name, said, capsys):
   assert said in capsys.readouterr().err
 
 
-def test_a_repeatable_run_has_nothing_to_export_and_hears_why(tmp_path, capsys):
-  (tmp_path / 'run' / 'checkpoints').mkdir(parents=True)
-  (tmp_path / 'run' / 'checkpoints' / 'ring-0.npz').touch()
-  assert export.main([str(tmp_path / 'run'), str(tmp_path / 'out')]) == 2
-  assert 'run.deterministic=True' in capsys.readouterr().err
+def test_replay_in_the_memory_of_workers_is_exported_in_order(tmp_path):
+  checkpoints_directory = tmp_path / 'run' / 'checkpoints'
+  checkpoints_directory.mkdir(parents=True)
+  rows = _written(3, 0.5)[:150]
+  for node, own in enumerate((rows[:90], rows[90:])):
+    spec = LAYOUT.signature()
+    # Of the first 90, the 20 oldest have left.
+    kept = ring.Ring(
+      70, 4, spec.shape, LAYOUT.dtype, 0, exponent=0.5, layout=spec.name
+    )
+    kept.extend(own, np.arange(len(own)) + 1.0)
+    path = checkpoints_directory / f'ring-learner-{node}-0.npz'
+    np.savez(path, **kept.save())
+  out = [str(tmp_path / 'out'), '--format=arrays']
+  assert export.main([str(tmp_path / 'run'), *out]) == 0
+  found, priorities, _ = export.load(tmp_path / 'out')
+  wanted = LAYOUT.unpack(np.concatenate([rows[20:90], rows[90:]]))
+  for name in export.FIELDS:
+    np.testing.assert_array_equal(
+      getattr(LAYOUT.unpack(found), name), getattr(wanted, name), name
+    )
+  assert priorities.tolist() == [*range(21, 91), *range(1, 61)]
 
 
 def test_minari_without_the_config_of_a_run_is_refused(run, tmp_path, capsys):

@@ -44,7 +44,6 @@ def test_all_may_die_and_come_back():
 REFUSED = {
   'a small table': ('es_mlp', {'evolution__table_size': '1000'}, '100 times'),
   'a learner of its own': ('acme_dqn', {}, 'networks of its own'),
-  'a replay node': ('dqn', {'run__replay': 'node'}, 'has no replay nodes'),
   'noise on discrete actions': (
     'es_mlp',
     {'evolution__action_noise': '0.1'},
