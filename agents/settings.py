@@ -29,12 +29,15 @@ from typing import Annotated, Any, Literal, NamedTuple
 _LARGEST = 3.4e38
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Bounds:
   """The values that a setting may have: in words, and as a predicate."""
 
   words: str  # to follow 'must be'
   hold: Callable[[Any], bool]
+
+  def __repr__(self) -> str:
+    return self.words  # of tyro's errors
 
 
 def _is_number(value: Any) -> bool:
