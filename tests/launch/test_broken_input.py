@@ -45,7 +45,7 @@ def test_a_module_of_the_users_that_cannot_be_imported(
 
 
 def test_a_value_that_is_no_python(capsys):
-  for text in ('(2,', '(' * 500, 'x\0y'):
+  for text in ('(2,', '(' * 250, 'x\0y'):
     sentence = refused(capsys, 'dqn', f'--config.agent.hidden_sizes={text}')
     assert 'agent.hidden_sizes' in sentence
 

@@ -260,7 +260,7 @@ REFUSED = {
 DIRECTORIES = {
   'a run is there': (['--run_dir=old'], 'run', ['already holds a run']),
   'a run is there, and a sink': (
-    ['--run_dir=old', '--sink=run_records.sinks:Sink'],
+    ['--run_dir=old', '--sink=murmuration.run_records.sinks:Sink'],
     'run',
     ['already holds a run'],
   ),
