@@ -29,7 +29,6 @@ from murmuration.launch.topologies import parts
 
 SECTION = 'server'
 members = parts.one_agent
-LASTING = ('num_shards',)  # Checkpoints hold slices.
 
 
 @dataclasses.dataclass(frozen=True)

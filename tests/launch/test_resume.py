@@ -176,7 +176,10 @@ def test_a_run_that_is_broken_is_refused_before_a_sink_begins(
   for generation in directory.rglob('star_server.*'):
     generation.write_bytes(b'of a disk that was full')
   command = {
-    'argv': [f'--resume={directory}', '--sink=murmuration.run_records.sinks:Sink'],
+    'argv': [
+      f'--resume={directory}',
+      '--sink=murmuration.run_records.sinks:Sink',
+    ],
     'cwd': str(request.config.rootpath),
     'mode': 'no_start',
   }
