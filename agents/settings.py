@@ -195,6 +195,18 @@ class _Parsed(NamedTuple):
   only_with: OnlyWith | None = None
 
 
+def type_hints(kind: Any) -> dict[str, Any]:
+  """As typing.get_type_hints, with bounds.
+
+  Raises:
+    ValueError: an annotation, which may be any expression, cannot be read.
+  """
+  try:
+    return typing.get_type_hints(kind, include_extras=True)
+  except Exception as e:
+    raise unreadable(kind, e) from e
+
+
 def unreadable(kind: type, error: Exception) -> ValueError:
   """That the annotations of a class raise this, in a sentence."""
   return ValueError(
@@ -206,10 +218,7 @@ def unreadable(kind: type, error: Exception) -> ValueError:
 
 @functools.cache
 def _parsed(config_class: Any) -> dict[str, _Parsed]:
-  try:
-    hints = typing.get_type_hints(config_class, include_extras=True)
-  except Exception as e:  # of any expression
-    raise unreadable(config_class, e) from e
+  hints = type_hints(config_class)
   return {
     field.name: _parse(hints[field.name])
     for field in dataclasses.fields(config_class)

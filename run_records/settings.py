@@ -15,6 +15,8 @@ import re
 import textwrap
 from typing import Any
 
+from murmuration.agents import settings as agent_settings
+
 _POWER = re.compile(r'^([1-9]\d*)e(\d\d?)$')  # 1e5, which int() does not read
 
 
@@ -77,8 +79,10 @@ def changed(
     [f'--config.{k}={_POWER.sub(_digits, text)}' for k, text in texts.items()],
   )
   if found is None:
-    # Below a title and a line.
-    lines = [s.rstrip() for s in said.splitlines()[2:] if s.strip(' -')]
+    said = re.split(r'^ -+ *$', said, maxsplit=1, flags=re.M)[
+      -1
+    ]  # below the title
+    lines = [line.rstrip() for line in said.splitlines() if line.strip(' -')]
     said = textwrap.dedent('\n'.join(lines))
     raise ValueError(f'{said}\n--list-settings shows all settings.')
   for section, config in found.items():
@@ -140,6 +144,7 @@ def _unchecked(config_class: Any, values: Mapping[str, Any]) -> Any:
   """A config whose bounds are not checked, and which may lack values."""
   import tyro
 
+  agent_settings.type_hints(config_class)  # refuses what cannot be read
   kind = type(
     config_class.__name__,
     (config_class,),

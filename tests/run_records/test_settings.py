@@ -37,6 +37,12 @@ class _Config(_Base):
 
 
 @dataclasses.dataclass(frozen=True)
+class _Unreadable:
+  size: int = 3
+  rate: Unknown = 0.5  # noqa: F821
+
+
+@dataclasses.dataclass(frozen=True)
 class _Needs:
   data: str
 
@@ -108,6 +114,11 @@ def test_a_near_name_is_said_of_whichever_section_has_it():
 def test_a_setting_without_a_default_may_come_from_the_command_line():
   found = settings.changed({'mine': _Needs}, {}, {'mine.data': 'there'})
   assert found == {'mine': {'data': 'there'}}
+
+
+def test_annotations_that_cannot_be_read_are_refused():
+  with pytest.raises(ValueError, match='_Unreadable.*Unknown'):
+    settings.changed({'mine': _Unreadable}, {}, {'mine.size': '4'})
 
 
 def test_lists_of_json_are_tuples_and_unknown_names_are_refused():
