@@ -33,7 +33,7 @@ from murmuration.run_records import settings
 # What a run that goes on may change: no checkpoint depends on it.
 RESUMABLE = frozenset(
   f'{section}.{name}'
-  for section, names in {
+  for section, listed in {
     'agent': 'learning_rate policy_learning_rate critic_learning_rate '
     'temperature_learning_rate anneal_env_steps anneal_updates anneal_after '
     'max_gradient_norm adam_epsilon rmsprop_epsilon entropy_cost '
@@ -59,7 +59,7 @@ RESUMABLE = frozenset(
     'gossip': 'peers_per_iteration avg_period tau',
     'offline': 'data',
   }.items()
-  for name in names.split()
+  for name in listed.split()
 )
 _PLAIN = ('seed', 'topology', 'agent_name')  # of a config.json, beside sections
 
@@ -349,7 +349,7 @@ def _check_resumable(kept: Cell, found: Cell) -> None:
     for section, values in found.config.items()
     if isinstance(values, dict)
     for name, value in values.items()
-    if value != kept.config[section][name]
+    if value != kept.config.get(section, {}).get(name)
   ]
   other = [name for name in other if name not in RESUMABLE]
   tasks = [cell.experiment.environment for cell in (kept, found)]
@@ -365,8 +365,10 @@ def _check_resumable(kept: Cell, found: Cell) -> None:
 def _check_topology(key: str, kinds: Mapping[str, Any], topology: str) -> None:
   """Refuses a setting of another topology."""
   section = key.partition('.')[0]
+  if section in kinds or section == 'environment':
+    return
   for other in registry.ALL_TOPOLOGIES:
-    if section == registry.topology(other).SECTION and section not in kinds:
+    if section == registry.topology(other).SECTION:
       raise ValueError(
         f'{key} is a setting of {other}; this run is {topology}. Leave it out, '
         f'or set --topology={other}.'

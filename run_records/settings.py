@@ -37,14 +37,8 @@ def make(section: str, config_class: Any, values: Mapping[str, Any]) -> Any:
   Raises:
     ValueError: a name is unknown or a value is refused, with the reason.
   """
-  for name in values:
-    if name not in names(config_class):
-      raise ValueError(
-        f'There is no setting {section}.{name}: a preset misspells it, or the '
-        'run was made by an older version, with which it can go on.'
-      )
   try:
-    return config_class(**_with_tuples(values))
+    return config_class(**_arguments(section, config_class, values))
   except TypeError as e:
     raise ValueError(f'The section {section!r} cannot be: {e}.') from e
 
@@ -72,16 +66,14 @@ def changed(
   used = {name.partition('.')[0] for name in texts}
   found, said = _tyro(
     {
-      section: _unchecked(config_class, values.get(section, {}))
+      section: _unchecked(section, config_class, values.get(section, {}))
       for section, config_class in classes.items()
       if section in used or not set(texts) <= set(known)
     },
     [f'--config.{k}={_POWER.sub(_digits, text)}' for k, text in texts.items()],
   )
   if found is None:
-    said = re.split(r'^ -+ *$', said, maxsplit=1, flags=re.M)[
-      -1
-    ]  # below the title
+    _, said = re.split(r'^ -+ *$', said, maxsplit=1, flags=re.M)  # a title
     lines = [line.rstrip() for line in said.splitlines() if line.strip(' -')]
     said = textwrap.dedent('\n'.join(lines))
     raise ValueError(f'{said}\n--list-settings shows all settings.')
@@ -140,7 +132,9 @@ def _tyro(
   return found['config'], ''
 
 
-def _unchecked(config_class: Any, values: Mapping[str, Any]) -> Any:
+def _unchecked(
+  section: str, config_class: Any, values: Mapping[str, Any]
+) -> Any:
   """A config whose bounds are not checked, and which may lack values."""
   import tyro
 
@@ -155,10 +149,18 @@ def _unchecked(config_class: Any, values: Mapping[str, Any]) -> Any:
     for field in dataclasses.fields(config_class)
     if field.default is field.default_factory is dataclasses.MISSING
   }
-  return kind(**{**missing, **_with_tuples(values)})
+  return kind(**{**missing, **_arguments(section, config_class, values)})
 
 
-def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(
+  section: str, config_class: Any, values: Mapping[str, Any]
+) -> dict[str, Any]:
+  for name in values:
+    if name not in names(config_class):
+      raise ValueError(
+        f'There is no setting {section}.{name}: a preset misspells it, or the '
+        'run was made by an older version, with which it can go on.'
+      )
   return {
     name: tuple(value) if isinstance(value, list) else value
     for name, value in values.items()

@@ -129,6 +129,8 @@ def test_lists_of_json_are_tuples_and_unknown_names_are_refused():
   assert found['agent']['kinds'] == (7,)
   with pytest.raises(ValueError, match=r'agent\.chanse'):
     settings.make('agent', _Config, {'chanse': 1.0})
+  with pytest.raises(ValueError, match=r'agent\.chanse'):
+    settings.changed(_CLASSES, {'agent': {'chanse': 1}}, {'agent.size': '4'})
 
 
 def test_a_list_has_the_name_value_and_comment_of_each_setting():
