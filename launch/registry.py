@@ -77,9 +77,7 @@ class Topology(Protocol):
     SECTION: name of its section on the command line.
     Config: frozen dataclass of that section.
 
-  It may have LASTING too: settings of its section that checkpoints depend on,
-  which a run that is resumed cannot change;
-  REPLAY: the default of `run.replay` there;
+  It may have REPLAY, the default of `run.replay` there;
   `ignored(agent, config) -> {name: why}`: settings of its section (others by
   section.name) that a run would ignore, and that are refused on a command line;
   and `memory_bytes(config) -> {section.name: bytes}`: of what its nodes keep

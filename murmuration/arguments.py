@@ -110,11 +110,10 @@ def _text(value: Any) -> str:
     value = value.tolist()  # an array, whose own text has no commas
   if isinstance(value, (list, tuple)):
     # NumPy's numbers say of themselves, in here, that they are np.int64(8).
-    parts = [
+    value = tuple(
       p.item() if hasattr(p, 'item') and not getattr(p, 'ndim', 0) else p
       for p in value
-    ]
-    value = parts if isinstance(value, list) else tuple(parts)
+    )
   return str(value)
 
 

@@ -173,9 +173,9 @@ def test_flags_of_the_command_are_named_as_python_has_them(command, here):
 @pytest.mark.parametrize(
   'given, text',
   [
-    (np.array([8, 8]), '[8, 8]'),
-    (np.full(2000, 7), str([7] * 2000)),
-    ([np.int64(8), 4], '[8, 4]'),
+    (np.array([8, 8]), '(8, 8)'),
+    (np.full(2000, 7), str((7,) * 2000)),
+    ([np.int64(8), 4], '(8, 4)'),
     ((np.int64(8),), '(8,)'),
     (('a', 0.5), "('a', 0.5)"),
     (np.int64(8), '8'),

@@ -136,7 +136,6 @@ def test_the_doctor_of_a_wheel_refuses_arguments(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
   ('flags', 'said'),
   [
-    (['ddpg', '--config.agent.tua=1'], 'agent.target_update_tau'),
     (['ppo', '--env=CartPole-v1'], '--config.environment'),
     (['ppo', '--environment=CartPole-v1'], '--config.environment'),
     (['ppo', '--total-timesteps=9'], '--config.run.steps_per_agent'),

@@ -37,8 +37,8 @@ def _plan(*argv):
   [
     (['dqn', 'learning_rat=1,2'], 'agent.learning_rate'),
     (['dqn', 'learning_rate=1e-3,-1'], 'positive'),
-    (['dqn', 'learning_rate=1e-3,x'], 'not a number'),
-    (['dqn', 'learning_rate=1,1e-3', '--config.agent.tua=1'], 'tau'),
+    (['dqn', 'learning_rate=1e-3,x'], 'agent.learning_rate'),
+    (['dqn', 'learning_rate=1,1e-3', '--config.agent.tua=1'], 'agent.tua'),
     (['dqn', 'steps_per_agent=1,2'], '--steps'),
     (['dqn', 'gamma=0.9', '--config.agent.gamma=0.8'], 'both tried and fixed'),
     (['dqn', 'gamma=0.9', '--how=gird'], 'grid'),
@@ -58,7 +58,7 @@ def _plan(*argv):
     (['dqn', 'seed=1,2'], '--seeds=N'),
     (['dqn', 'environment=A,B'], '--config.environment=ID'),
     (['dqn', 'topology=swarm,gossip'], '--topology=NAME'),
-    (['gala_a2c', 'topology=x'], 'gossip.topology='),  # its own setting
+    (['gala_a2c', 'topology=x'], 'gossip.topology'),  # its own setting
     (['dqn'], 'nothing is to be tried'),
     (['dqn', 'gamma=0.9', '--job=2'], '--jobs'),
     # A combination that cannot be, found by checking every trial.
