@@ -328,24 +328,18 @@ def _honest(
   outcome: engines.Outcome, directory: run_directory.RunDirectory
 ) -> engines.Outcome:
   """The outcome; a failure of a run that learned nothing, or lost its end."""
-  lost, said = '', list[str]()
-  try:
-    lost = unsaved.at_end(directory.path)
-    said = unsaved.besides(directory.path)
-  except OSError as e:
-    said = [f'whether all of {directory.path} was written is not known: {e}']
   failed = outcome.exit_code != 0
-  if failed and lost:
-    said.append(lost)
-  for sentence in said:
-    with contextlib.suppress(OSError):
-      _warn(directory.path, f'{sentence}.')
+  lost = unsaved.at_end(directory.path)
+  if lost and not failed:
+    return dataclasses.replace(outcome, exit_code=1, reason=lost)
+  for sentence in (lost, unsaved.at_end(directory.path, needed=False)):
+    if sentence:
+      with contextlib.suppress(OSError):
+        _warn(directory.path, f'{sentence}.')
   if failed:
     return outcome
-  if lost:
-    return dataclasses.replace(outcome, exit_code=1, reason=lost)
   summary, config = directory.summary(), directory.path / 'config.json'
-  if summary is None or not (config.exists() and unsaved.ended(directory.path)):
+  if summary is None or not config.exists():
     gone = 'was moved or removed meanwhile'
     if config.exists():
       gone = (

@@ -19,7 +19,6 @@ import numpy as np
 from murmuration.launch import pulse
 from murmuration.run_records import checkpoints
 from murmuration.run_records import run_directory
-from murmuration.run_records import unsaved
 
 _logger = logging.getLogger(__name__)
 _PERIOD_S = 5.0  # from the end of a learner's checkpoint to the next
@@ -172,7 +171,7 @@ class Rings:
     self._paths = []
     if run_dir is not None:
       directory = checkpoints.directory(run_dir)
-      names = [unsaved.RING.format(i) for i in range(len(rings))]
+      names = [checkpoints.RING.format(i) for i in range(len(rings))]
       self._paths = [directory / name for name in names]
     self._rings = list(rings)
 

@@ -127,14 +127,6 @@ def test_a_run_of_an_agent_without_a_task_of_its_own_goes_on(run, capsys):
   assert json.loads(capsys.readouterr().out)['environment'] == 'CartPole-v1'
 
 
-def test_a_run_that_lost_a_file_is_not_begun_anew(capsys, run):
-  path = run / 'metrics' / checkpoints.COUNTER
-  path.unlink()
-  path.with_name(f'{path.name}.older').unlink()
-  sentence = refused(capsys, f'--resume={run}')
-  assert 'counter.json is missing' in sentence and str(run) in sentence
-
-
 def test_a_counter_that_lost_its_content_is_not_gone_on_from(run):
   path = run / 'metrics' / checkpoints.COUNTER
   path.write_text('{}')
@@ -142,6 +134,14 @@ def test_a_counter_that_lost_its_content_is_not_gone_on_from(run):
   checkpoints.check(run, said.append)
   assert len(said) == 1 and 'Going on from counter.json.older' in said[0]
   assert checkpoints.read_state(path) == {'steps': 1}
+
+
+def test_a_run_whose_counts_cannot_be_read_is_refused(capsys, run):
+  path = run / 'metrics' / checkpoints.COUNTER
+  for name in (path.name, f'{path.name}.older'):
+    path.with_name(name).write_text('{"ste')
+  sentence = refused(capsys, f'--resume={run}')
+  assert 'counter.json is broken' in sentence and str(run) in sentence
 
 
 def test_a_directory_that_cannot_be_one_is_named(capsys):
