@@ -311,7 +311,7 @@ def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
     if cell.topology.SECTION == 'offline':  # nobody steps
       unit, budget = 'learner_steps', offline.updates(cell.experiment)
     done = summary['totals'].get(unit, 0)
-    if unit == 'learner_steps':  # as run_end.py counts them
+    if unit == 'learner_steps':  # as the counter does
       done += summary['totals'].get('skipped_updates', 0)
     if done >= budget:
       return _SPENT

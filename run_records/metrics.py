@@ -32,6 +32,7 @@ _WAITING = 100_000  # rows
 _RETRY_S = 1.0
 _BLOCK_BYTES = 1 << 16
 _EVENTS = 'events.out.tfevents.'
+NODE = 'node_'  # prefix of the kinds of rows of nodes
 
 
 class MetricsWriter:
@@ -261,6 +262,24 @@ def number(value: Any) -> float | None:
   if isinstance(value, np.ndarray) and value.ndim == 0:
     return float(value)
   return None
+
+
+def tagged(kind: str, row: Mapping[str, Any]) -> tuple[dict[str, float], int]:
+  """Maps a row to its numbers by TensorBoard tag, and its environment steps.
+
+  Rows of nodes have tags such as 'explorer_0/loss', others 'evaluation/...'.
+  """
+  group, left_out = kind, {'actor_steps', 'unix_time_s'}
+  if kind.startswith(NODE):
+    group = row['node'].replace('/', '_')
+    left_out.add('elapsed_s')
+  numbers = {
+    f'{group}/{name}': number(value)
+    for name, value in row.items()
+    if name not in left_out
+  }
+  found = {tag: value for tag, value in numbers.items() if value is not None}
+  return found, int(row['actor_steps'])
 
 
 def _open_for_append(path: pathlib.Path) -> io.FileIO:

@@ -1,8 +1,7 @@
 """Where else a run's numbers go: Weights & Biases, MLflow, a user's own.
 
-A sink is a `Sink`; follow.py feeds it from a run's JSON lines, in a process
-of its own that a launcher starts before it leaves the network. One of a user's
-own is a subclass, and is named as its own agents are.
+A sink is a `Sink`, which follow.py feeds from a run's JSON lines. One of your
+own is a subclass, and is named as your own agents are.
 
     --sink=wandb    offline, in RUN/sinks/wandb; `wandb sync` sends it. With
                     WANDB_MODE=online at once. WANDB_PROJECT, else murmuration
@@ -38,7 +37,7 @@ NAMES = tuple(_NEEDED)
 
 
 class Sink:
-  """What takes a run's numbers: all that it does not want, it leaves out."""
+  """What takes a run's numbers. Override what you want."""
 
   def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
     """Begins, or goes on.
@@ -58,8 +57,8 @@ class Sink:
   def scalars(self, values: Mapping[str, float], step: int) -> None:
     """The row's numbers by TensorBoard's tags, at so many actor steps."""
 
-  def close(self, finished: bool | None) -> None:
-    """The run is over, or was broken off; None: it goes on."""
+  def close(self, finished: bool) -> None:
+    """The run is over: whether it came to its end, or was broken off."""
 
 
 class WandB(Sink):
@@ -92,8 +91,8 @@ class WandB(Sink):
   def scalars(self, values: Mapping[str, float], step: int) -> None:
     self._run.log({'actor_steps': step, **values})
 
-  def close(self, finished: bool | None) -> None:
-    self._run.finish(exit_code=int(finished is False))
+  def close(self, finished: bool) -> None:
+    self._run.finish(exit_code=int(not finished))
 
 
 class MLflow(Sink):
@@ -132,9 +131,8 @@ class MLflow(Sink):
       metrics=[self._metric(tag, v, now, step) for tag, v in values.items()],
     )
 
-  def close(self, finished: bool | None) -> None:
-    if finished is not None:
-      self._client.set_terminated(self._id, _END[finished])
+  def close(self, finished: bool) -> None:
+    self._client.set_terminated(self._id, _END[finished])
 
 
 _MAKE: dict[str, Callable[..., Sink]] = {

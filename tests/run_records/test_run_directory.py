@@ -3,12 +3,10 @@
 import collections
 import dataclasses
 import datetime
-import errno
 import os
 import pathlib
 import shutil
 import sys
-import time
 
 import numpy as np
 import pytest
