@@ -113,7 +113,6 @@ class LiveView:
       self._thread.join(_JOIN_S)
       if self._thread.is_alive():  # the terminal is held, as by Ctrl-S
         return
-    self._take_end()
     self._show(due=True)
     if self._live is not None:
       with contextlib.suppress(*_GONE):
@@ -148,14 +147,6 @@ class LiveView:
       if due := time.monotonic() >= next_s:
         next_s = time.monotonic() + _LINE_PERIOD_S
       self._show(due)
-
-  def _take_end(self) -> None:
-    """Takes what the counter wrote after its last answer."""
-    end, last = view_text.summary_of(self._run_dir), self._snapshot
-    # Not of an earlier start.
-    if last and end.get('elapsed_s', 0.0) >= last.get('elapsed_s', 0.0):
-      known = ('finished', 'totals', 'elapsed_s', 'latest')
-      self._snapshot = {**last, **{k: end[k] for k in known if k in end}}
 
   def _show(self, due: bool) -> None:
     """Draws the picture, or prints what is new and, if `due`, a line."""
@@ -302,7 +293,7 @@ def _nodes(
   )
   view.add_column('node', no_wrap=True)
   view.add_column('state', no_wrap=True, min_width=10)
-  for name in ('pid', 'steps/s', 'updates/s', 'return', 'replay'):
+  for name in ('pid', 'steps/s', 'updates/s', 'return'):
     view.add_column(name, justify='right', no_wrap=True)
   groups: dict[str, list[Any]] = {}
   for node in nodes:
@@ -322,7 +313,6 @@ def _nodes(
       _rate(own, 'actor_steps'),
       _rate(own, 'learner_steps'),
       '' if mean is None else view_text.number(mean),
-      _fill(own),
     )
   return view
 
@@ -345,15 +335,6 @@ def _state(members: Sequence[Any]) -> text.Text:
 def _rate(own: Sequence[Mapping[str, Any]], name: str) -> str:
   rates = [n['rates'][name] for n in own if name in n.get('rates', {})]
   return view_text.short(sum(rates)) if rates else ''
-
-
-def _fill(own: Sequence[Mapping[str, Any]]) -> str:
-  """How full the nodes' tables are."""
-  size = view_text.mean_metric(own, 'replay_size')
-  limit = view_text.mean_metric(own, 'replay_max_size')
-  if size is None or not limit:
-    return ''
-  return f'{view_text.short(size)}/{view_text.short(limit)}'
 
 
 def _errors(nodes: Sequence[Any], snapshot: Mapping[str, Any]) -> list[str]:

@@ -193,7 +193,7 @@ def final(
   Returns:
     'Finished', 'Interrupted' or 'Failed'; the rest of that line; more lines.
   """
-  summary = summary_of(run_dir)
+  summary = _summary_of(run_dir)
   heads = dict.fromkeys(commands.BROKEN_OFF, 'Interrupted')
   heads[commands.FAILED] = 'Failed'
   head = heads.get(outcome.exit_code, 'Finished')
@@ -219,7 +219,7 @@ def final(
   return head, reason, lines
 
 
-def summary_of(run_dir: pathlib.Path) -> Mapping[str, Any]:
+def _summary_of(run_dir: pathlib.Path) -> Mapping[str, Any]:
   """The summary; {} if it is not there or cannot be read."""
   with contextlib.suppress(OSError, ValueError):
     return run_directory.RunDirectory(run_dir).summary() or {}
@@ -275,25 +275,21 @@ def _result(
 def _next(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
   """What each of the next commands is for, and the command."""
   found = []
-  run, summary = run_directory.RunDirectory(run_dir), summary_of(run_dir)
+  run, summary = run_directory.RunDirectory(run_dir), _summary_of(run_dir)
   config: Mapping[str, Any] = {}
   with contextlib.suppress(OSError, ValueError):
     config = run.config()
-  quoted, where = _quoted(run_dir), ''
+  quoted = _quoted(run_dir)
   go_on = f'{commands.called("run")} --resume={quoted}'
   watch = f'{commands.called("evaluate")} {quoted}'
-  own = run_directory.given(config)
-  if own:  # which no command has
-    where = f', in Python where {" and ".join(own.values())} is defined'
-    load = run_directory.loading(run_dir, config)
-    go_on, watch = f'{load}.resume()', f"{load}.film('film.gif')"
-  whole = (run_dir / 'config.json').exists()
+  # No command has objects that a script defines.
+  whole = bool(config) and not run_directory.given(config)
   ended = outcome.exit_code == commands.FINISHED or summary.get('finished')
   if whole and not ended:
-    found.append((f'go on{where}', go_on))
+    found.append(('go on', go_on))
   played = any((run.checkpoints / n).is_file() for n in checkpoints.PLAYED)
   if whole and played and not run.all_broke():
-    found.append((f'watch the policy{where}', watch))
+    found.append(('watch the policy', watch))
   if run_dir.parent.is_dir():
     # Without what TensorFlow and its packages warn of.
     tensorboard = (

@@ -158,25 +158,6 @@ def test_the_last_line_waits_for_no_node_that_has_ended(over):
   assert _WAITED in cases.drawn(state, snapshot)
 
 
-@pytest.mark.parametrize('elapsed_s, said', [(90.0, '22.1'), (80.0, '432.1')])
-def test_the_last_line_has_what_the_counter_wrote_at_its_end(
-  tmp_path, elapsed_s, said
-):
-  client = cases.Client(cases.snapshot())
-  live, stream = cases.plain(client, tmp_path)
-  live._snapshot = client._snapshot
-  live(cases.state(*cases.NODES))
-  latest = {'evaluation': {'return_mean': 22.1}}
-  jsonable.write(
-    tmp_path / 'summary.json', {'elapsed_s': elapsed_s, 'latest': latest}
-  )
-  live.close()
-  *_, last = stream.getvalue().splitlines()
-  assert f'greedy return {said}' in last
-  # The other is of an earlier start of a run that was resumed.
-  assert last.startswith('[1:30]') == (elapsed_s == 90.0)
-
-
 def test_a_wait_from_before_the_end_is_not_said_to_go_on(at_once):
   client = cases.Client(cases.snapshot(**_OVER))
   live, stream = cases.plain(client)
@@ -304,7 +285,7 @@ def _end(exit_code, reason, nodes, run_dir, snapshot=None):
 
 
 def test_the_end_says_the_result_the_places_and_what_comes_next(tmp_path):
-  run = run_directory.create(tmp_path / 'a', {}, {})
+  run = run_directory.create(tmp_path / 'a', {'seed': 0}, {})
   (run.checkpoints / 'star.npz').touch()
   snapshot = cases.snapshot(
     finished=True, reason='confirmed mean return of 480'
@@ -321,7 +302,7 @@ def test_the_end_says_the_result_the_places_and_what_comes_next(tmp_path):
 
 
 def test_the_end_says_what_the_counter_wrote_where_it_never_answered(tmp_path):
-  run = run_directory.create(tmp_path / 'a', {}, {})
+  run = run_directory.create(tmp_path / 'a', {'seed': 0}, {})
   summary = {
     'totals': {'actor_steps': 7_500},
     'latest': {'evaluation': {'return_mean': 21.5, 'return_std': 2.0}},
@@ -335,7 +316,7 @@ def test_the_end_says_what_the_counter_wrote_where_it_never_answered(tmp_path):
 
 
 def test_an_interrupted_run_says_what_was_kept(tmp_path):
-  run = run_directory.create(tmp_path / 'a', {}, {})
+  run = run_directory.create(tmp_path / 'a', {'seed': 0}, {})
   text = _end(130, 'interrupted by Ctrl-C', cases.NODES, run.path)
   assert 'Interrupted by Ctrl-C' in text and f'In {run.path}' in text
   assert 'watch the policy' not in text  # There is none.
@@ -357,7 +338,7 @@ def test_commands_of_a_run_whose_path_has_a_space_can_be_copied(
   python = tmp_path / 'an env' / 'bin' / 'python'
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, 'executable', str(python))
-  run = run_directory.create(tmp_path / 'my runs' / 'a', {}, {})
+  run = run_directory.create(tmp_path / 'my runs' / 'a', {'seed': 0}, {})
   (run.checkpoints / 'best.npz').touch()
   (run.logs / 'explorer-0.log').touch()
   text = _end(1, 'explorer/0 failed for good', [], run.path)
@@ -381,23 +362,20 @@ def test_of_a_run_that_was_removed_no_command_is_offered_that_needs_it(
   assert 'Next' not in _end(1, 'not kept', [], tmp_path / 'gone' / 'a')
 
 
-def test_a_run_of_objects_is_gone_on_with_where_they_are_defined(tmp_path):
+def test_no_command_is_offered_for_a_run_of_a_scripts_own_objects(tmp_path):
   config = {'agent_name': 'dqn', 'environment': 'murmuration.given:Mine'}
   run = run_directory.create(tmp_path / 'a', config, {})
   (run.checkpoints / 'best.npz').touch()
   text = _end(1, 'learner/0 failed for good', [], run.path)
-  go_on, watch, _ = text.partition('Next\n')[2].splitlines()[1::2]
-  load = f"murmuration.load('{run.path}', environment=Mine)"
-  assert go_on.strip() == f'{load}.resume()'
-  assert watch.strip() == f"{load}.film('film.gif')"
-  assert '# go on, in Python where Mine is defined\n' in text
+  (line,) = text.partition('Next\n')[2].splitlines()[1::2]
+  assert line.endswith(f'--logdir {tmp_path}')
 
 
 @pytest.mark.parametrize('episodes', [0, 1])
 def test_a_policy_whose_episodes_all_broke_is_not_offered_to_be_watched(
   tmp_path, episodes
 ):
-  run = run_directory.create(tmp_path / 'a', {}, {})
+  run = run_directory.create(tmp_path / 'a', {'seed': 0}, {})
   (run.checkpoints / 'agents.npz').touch()
   totals = {'dropped_episodes': 7, 'episodes': episodes}
   jsonable.write(run.path / 'summary.json', {'totals': totals})
