@@ -186,7 +186,7 @@ def run(
       mode = _isolation(isolate, cell, ray)
       # Before sinks are followed: they would send the numbers of any run there.
       if resume:
-        run_directory.check_resumable(path)
+        run_directory.open(path)
         at_end.enter_context(launcher.claim(path))
         checkpoints.check(path, functools.partial(_warn, path))
         unsaved.check(path, functools.partial(_warn, path))

@@ -31,7 +31,6 @@ from murmuration.run_records import metrics
 
 _MIN_FREE_BYTES = 200_000_000
 
-_PUT_BACK = 'Put it back from a copy, or start a new run.'
 # As murmuration/objects.py has it, which is of a layer above.
 _GIVEN = 'murmuration.given:'
 _SUBDIRECTORIES = ('logs', 'metrics', 'checkpoints')
@@ -63,13 +62,13 @@ class RunDirectory:
     path = self.path / 'config.json'
     try:
       found = jsonable.read(path)
-    except ValueError as e:  # cut, or no JSON at all
-      raise ValueError(f'{path} cannot be read ({e}). {_PUT_BACK}') from e
-    if not isinstance(found, dict):
+      if not isinstance(found, dict):
+        raise ValueError('no config of a run')
+    except ValueError as e:
       raise ValueError(
-        f'{path} holds {str(found)[:40]}, which is no config of a run. '
-        f'{_PUT_BACK}'
-      )
+        f'{path} cannot be read ({e}). Put it back from a copy, or start a new '
+        'run.'
+      ) from e
     return found
 
   def commands(self) -> list[str]:
@@ -235,7 +234,7 @@ def create(
     files['engine.json'] = jsonable.encode(engine)
   line = commands.line() if command is None else command
   if resume:
-    check_resumable(path)
+    open(path)
   else:
     check_free(path)
   _check_disk(path)
@@ -243,12 +242,7 @@ def create(
     path.mkdir(parents=True, exist_ok=True)
     for name in _SUBDIRECTORIES:
       (path / name).mkdir(exist_ok=resume)
-  except FileExistsError as e:
-    raise RunDirectoryRefused(
-      f'{path} was made by another process just now. Start again with another '
-      '--run_dir.'
-    ) from e
-  except OSError as e:
+  except OSError as e:  # as where another process has begun there just now
     raise _cannot_be_written(path, e) from e
   try:
     for name, content in files.items():
@@ -310,48 +304,12 @@ def check_name(path: pathlib.Path) -> None:
 
 
 def check_free(path: pathlib.Path) -> None:
-  """Refuses a directory that a new run cannot have.
-
-  Raises:
-    RunDirectoryRefused: there is something in the way, or no right to write.
-  """
-  existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-  if _holds_run(path):
+  """Refuses a directory for a new run that is not empty."""
+  content = sorted(os.listdir(path)) if path.is_dir() else []
+  if content:
+    what = 'a run' if _holds_run(path) else ', '.join(content[:3])
     raise RunDirectoryRefused(
-      f'{path} already holds a run. Give another --run_dir, or remove it.'
-    )
-  if not existing.is_dir() or path.is_symlink() and not path.exists():
-    raise RunDirectoryRefused(
-      f'{path} cannot be made: {existing} is a file, or a link to nothing. '
-      'Give another --run_dir.'
-    )
-  if existing == path and (content := sorted(os.listdir(path))):
-    raise RunDirectoryRefused(
-      f'{path} is not empty: it holds {", ".join(content[:3])}, and is not '
-      'itself a run. Give a --run_dir that does not exist yet.'
-    )
-  _check_writable(existing, path)
-
-
-def check_resumable(path: pathlib.Path) -> None:
-  """Refuses what is no run, or none that can be written.
-
-  Raises:
-    RunDirectoryRefused: with the runs that there are.
-  """
-  if not _holds_run(path):
-    raise RunDirectoryRefused(
-      f'{path} holds no run to resume.{_neighbours(path)} Leave out --resume '
-      'to start a new one.'
-    )
-  _check_writable(path, path)
-
-
-def _check_writable(directory: pathlib.Path, path: pathlib.Path) -> None:
-  if not os.access(directory, os.W_OK | os.X_OK):
-    raise RunDirectoryRefused(
-      f'{path} cannot be written: no right to write in {directory}. Give a '
-      '--run_dir where you may write.'
+      f'{path} already holds {what}. Give another --run_dir.'
     )
 
 
@@ -359,8 +317,8 @@ def _cannot_be_written(
   path: pathlib.Path, error: OSError
 ) -> RunDirectoryRefused:
   return RunDirectoryRefused(
-    f'{path} cannot be written: {error.strerror or error}. Give a --run_dir '
-    'on a disk where you may write.'
+    f'{path} cannot be written: {error.strerror or error}. Give another '
+    '--run_dir.'
   )
 
 

@@ -288,7 +288,7 @@ def _next(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:
   if whole and not ended:
     found.append(('go on', go_on))
   played = any((run.checkpoints / n).is_file() for n in checkpoints.PLAYED)
-  if whole and played and not run.all_broke():
+  if whole and played:
     found.append(('watch the policy', watch))
   if run_dir.parent.is_dir():
     # Without what TensorFlow and its packages warn of.

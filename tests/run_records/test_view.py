@@ -14,7 +14,6 @@ from rich import console as rich_console
 from murmuration.launch.engines import state as state_lib
 from murmuration.run_records import checkpoints
 from murmuration.run_records import jsonable
-from murmuration.run_records import metrics
 from murmuration.run_records import run_directory
 from murmuration.run_records import view
 from murmuration.run_records import view_text
@@ -369,21 +368,6 @@ def test_no_command_is_offered_for_a_run_of_a_scripts_own_objects(tmp_path):
   text = _end(1, 'learner/0 failed for good', [], run.path)
   (line,) = text.partition('Next\n')[2].splitlines()[1::2]
   assert line.endswith(f'--logdir {tmp_path}')
-
-
-@pytest.mark.parametrize('episodes', [0, 1])
-def test_a_policy_whose_episodes_all_broke_is_not_offered_to_be_watched(
-  tmp_path, episodes
-):
-  run = run_directory.create(tmp_path / 'a', {'seed': 0}, {})
-  (run.checkpoints / 'agents.npz').touch()
-  totals = {'dropped_episodes': 7, 'episodes': episodes}
-  jsonable.write(run.path / 'summary.json', {'totals': totals})
-  writer = metrics.MetricsWriter(run.metrics_directory)
-  writer.row('evaluation', {'returns': [], 'broken_episodes': 3})
-  writer.close()
-  text = _end(1, 'no episode ended whole', [], run.path)
-  assert ('watch the policy' in text) == bool(episodes)
 
 
 def test_the_end_says_which_nodes_had_died(tmp_path):
