@@ -18,7 +18,6 @@ import logging
 import os
 import pathlib
 import re
-import shutil
 import threading
 from typing import Any, BinaryIO, TypeVar
 
@@ -154,21 +153,14 @@ def sweep(directory: pathlib.Path, name: str = '*') -> None:
 
 
 def _keep(path: pathlib.Path) -> None:
-  """Makes the newest generation the older one too, by a link or a copy."""
+  """Makes the newest generation the older one too, by a link."""
   second = path.with_name(f'.{path.name}.{os.getpid()}.older')
-  try:
+  # There may be no generation yet, or no links on this file system.
+  with contextlib.suppress(OSError):
     _sync(path)  # it may have been written without `sync`
     second.unlink(missing_ok=True)
-    try:
-      os.link(path, second)
-    except PermissionError:  # the file system has no hard links
-      shutil.copyfile(path, second)
-      _sync(second)
+    os.link(path, second)
     os.replace(second, older(path))
-  except FileNotFoundError:
-    pass  # there is no generation yet
-  finally:
-    second.unlink(missing_ok=True)
 
 
 def _sync(path: pathlib.Path) -> None:

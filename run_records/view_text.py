@@ -20,6 +20,12 @@ from murmuration.run_records import run_directory
 
 _NONE = '-'
 _UNITS = {'actor_steps': 'env steps', 'learner_steps': 'updates'}
+_TOTALS = {
+  'actor_steps': 'env steps',
+  'dropped_episodes': 'broken episodes, dropped',
+  'learner_steps': 'updates',
+  'skipped_updates': 'updates skipped: gradients not finite',
+}
 _TRACEBACK_LINES = 12
 _KEPT = (
   'learning_curve.png',
@@ -107,18 +113,7 @@ def figures(snapshot: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def swarm_figures(snapshot: Mapping[str, Any]) -> list[tuple[str, str]]:
   """Labels and values of a swarm's state; [] if there is no swarm."""
-  metrics = _swarm(snapshot)
-  if not metrics:
-    return []
-  return [
-    ('R*', number(metrics.get('R_star'))),
-    ('c', number(metrics.get('c'), 4)),
-    ('x', number(metrics.get('x'), 0)),
-    ('version', number(metrics.get('star_version'), 0)),
-    ('star learned for', _updates(metrics.get('star_learner_steps'))),
-    ('accepted', number(metrics.get('accepted'), 0)),
-    ('rejected', number(metrics.get('rejected'), 0)),
-  ]
+  return _star(_swarm(snapshot))
 
 
 def line(snapshot: Mapping[str, Any], nodes: Sequence[Any]) -> str:
@@ -173,8 +168,20 @@ def _swarm(snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
   return next((metrics for metrics in found if 'R_star' in metrics), {})
 
 
-def _updates(count: Any) -> str:
-  return f'{number(count, 0)} learner steps' if is_number(count) else _NONE
+def _star(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+  if 'R_star' not in metrics:
+    return []
+  learned = metrics.get('star_learner_steps')
+  unit = ' learner steps' if is_number(learned) else ''
+  return [
+    ('R*', number(metrics['R_star'])),
+    ('c', number(metrics.get('c'), 4)),
+    ('x', number(metrics.get('x'), 0)),
+    ('version', number(metrics.get('star_version'), 0)),
+    ('star learned for', number(learned, 0) + unit),
+    ('accepted', number(metrics.get('accepted'), 0)),
+    ('rejected', number(metrics.get('rejected'), 0)),
+  ]
 
 
 # A run that has ended.
@@ -244,32 +251,18 @@ def _failures(outcome: Any) -> list[str]:
 def _result(
   summary: Mapping[str, Any], snapshot: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
-  rows, swarm = [], _swarm(snapshot)
-  totals = summary.get('totals') or snapshot.get('totals') or {}
-  latest = summary.get('latest') or snapshot.get('latest') or {}
-  result = summary.get('result') or {}
-  record = result.get('R_star', swarm.get('R_star'))
-  if is_number(record):
-    found = swarm_figures(snapshot)[3:]
-    more = ', '.join(f'{label} {value}' for label, value in found)
-    rows.append(('R*', f'{number(record)}   {more}'.rstrip()))
-    learned = result.get('star_learner_steps', swarm.get('star_learner_steps'))
-    if learned == 0:
-      rows.append(('theta_star', 'a random network: nothing was learned'))
-  if is_number(latest.get('evaluation', {}).get('return_mean')):
-    rows.append(('last evaluation', _greedy(latest)))
-  for name, label, after in (
-    ('actor_steps', 'env steps', ''),
-    ('dropped_episodes', 'broken', ' episodes, dropped'),
-    ('learner_steps', 'updates', ''),
-    ('skipped_updates', 'skipped', ' updates: gradients were not finite'),
-  ):
-    if totals.get(name):
-      rows.append((label, f'{totals[name]:,}{after}'))
-  elapsed_s = summary.get('elapsed_s', snapshot.get('elapsed_s'))
-  if elapsed_s is not None:
-    rows.append(('time', clock(elapsed_s)))
-  return rows
+  end = {**snapshot, **summary}
+  totals = end.get('totals', {})
+  rows = [('last evaluation', _greedy(end.get('latest', {})))]
+  rows += [
+    (label, f'{totals[name]:,}')
+    for name, label in _TOTALS.items()
+    if totals.get(name)
+  ]
+  if 'elapsed_s' in end:
+    rows.append(('time', clock(end['elapsed_s'])))
+  rows += _star({**_swarm(snapshot), **summary.get('result', {})})
+  return [(label, value) for label, value in rows if value != _NONE]
 
 
 def _next(outcome: Any, run_dir: pathlib.Path) -> list[tuple[str, str]]:

@@ -291,7 +291,8 @@ def test_the_end_says_the_result_the_places_and_what_comes_next(tmp_path):
   )
   text = _end(0, 'counter/0 has returned', cases.NODES, run.path, snapshot)
   assert 'Finished: confirmed mean return of 480' in text
-  assert '412.5   version 6, star learned for 1,200 learner steps' in text
+  for words in ('R* 412.5', 'version 6', 'star learned for 1,200 learner'):
+    assert words in ' '.join(text.split())
   assert '412,300' in text and 'checkpoints' in text
   # By the command, where the environment has it.
   assert 'watch the policy' in text
@@ -407,13 +408,6 @@ def test_a_counter_that_hangs_does_not_hold_up_the_engine():
   live.close()
   release.set()
   assert time.monotonic() - begin < 50.0
-
-
-def test_a_swarm_that_learned_nothing_is_said_to_be_random(tmp_path):
-  snapshot = cases.snapshot(finished=True, reason='confirmed')
-  assert 'random' not in _end(0, 'done', cases.NODES, tmp_path, snapshot)
-  snapshot['nodes']['star/0']['metrics']['star_learner_steps'] = 0
-  assert 'random' in _end(0, 'done', cases.NODES, tmp_path, snapshot)
 
 
 def test_checkpoints_that_fail_are_said_as_long_as_they_do(
