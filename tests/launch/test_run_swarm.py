@@ -206,9 +206,9 @@ def test_ctrl_c_is_130_says_what_was_kept_and_leaves_nothing(start_run):
   assert run.wait() == 130
   run.assert_nothing_is_left()
   assert 'Interrupted' in run.output
-  assert f'Kept in {run.directory}' in run.output
-  kept = run.output.partition('Kept in')[2]
-  for name in ('summary.json', 'metrics/', 'logs/', 'checkpoints/'):
+  assert f'In {run.directory}' in run.output
+  kept = run.output.partition(f'In {run.directory}')[2]
+  for name in ('summary.json', 'metrics', 'logs', 'checkpoints'):
     assert name in kept
   directory = run_directory.open(run.directory)
   assert directory.summary()['outcome'] == 'stopped'
