@@ -11,7 +11,6 @@ tables        Reverb tables with their numbers checked
 deadlock      rate limiters: can both sides block each other forever?
 table_checks  the state of a server's tables, and what it means
 readers       batches of one table, read by a thread
-shards        how the batches of several shards are mixed
 sampler       samples for the learner, mixed from all shards
 ring          replay in the process that learns, for repeatable runs
 priorities    checked, repaired, and written back to their shard

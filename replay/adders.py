@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-import logging
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ from murmuration.replay import writer
 TRANSITION_BURST = 64
 # Population steps written at once.
 POPULATION_BURST = 8
-
-_logger = logging.getLogger(__name__)
 
 
 class _Adder(abc.ABC):
@@ -139,8 +136,11 @@ class TransitionAdder(_Adder):
       burst // item_size,
       ring,
     )
-    self._said = False
-    self._table = table
+    self._repair = priorities_lib.Repair(
+      table,
+      'rewards or observations of the environment that are not finite, or '
+      'parameters that diverge',
+    )
     self._priority = priority
     self._burst = burst
     self._item_size = item_size
@@ -180,35 +180,11 @@ class TransitionAdder(_Adder):
     self._held = [packed[count:]] if count < len(packed) else []
     self._num_held -= count
     packed = packed[:count]
+    found = np.ones(count) if self._priority is None else self._priority(packed)
     found = priorities_lib.of_items(
-      self._priorities(packed), self._item_size, self._exponent
+      self._repair(found, count), self._item_size, self._exponent
     )
     self._writer.extend(packed.reshape((-1, *self._item_shape)), found.tolist())
-
-  def _priorities(self, packed: np.ndarray) -> np.ndarray:
-    if self._priority is None:
-      return np.ones(len(packed))
-    found = np.asarray(self._priority(packed), float)
-    if found.shape != (len(packed),):
-      raise ValueError(
-        f'The priority function returned shape {found.shape} for '
-        f'{len(packed)} transitions. Return one priority for each, '
-        f'({len(packed)},).'
-      )
-    priorities_lib.check(found)
-    found, repaired = priorities_lib.repair(found)
-    if repaired and not self._said:
-      self._said = True
-      _logger.warning(
-        '%d of %d first priorities for table %r are not finite: each becomes '
-        'the largest finite one of its burst. The likely cause: rewards or '
-        'observations of the environment that are not finite, or parameters '
-        'that diverge. Said once.',
-        repaired,
-        len(found),
-        self._table,
-      )
-    return found
 
   def _write_held(self) -> None:
     self._write(self._num_held // self._item_size * self._item_size)

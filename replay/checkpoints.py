@@ -500,9 +500,10 @@ def rewrite(
   old, new = saved.rate_limiter, wanted.rate_limiter_info
   inserts = max(old.insert_count, num_items)
   samples = old.sample_count
-  if not table_checks.unlimited(new):
+  limiter = table_checks.limiter_of(new)
+  if not limiter.unlimited:
     ratio = new.samples_per_insert
-    if table_checks.is_queue(new):
+    if limiter.is_queue:
       cursor: float = num_items
     else:
       missing = max(0, new.min_size_to_sample - num_items)

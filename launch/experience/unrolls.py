@@ -17,7 +17,7 @@ from murmuration.replay import block_adder
 from murmuration.replay import blocks
 from murmuration.replay import deadlock
 from murmuration.replay import packing
-from murmuration.replay import shards
+from murmuration.replay import sampler
 from murmuration.replay import tables as tables_lib
 
 _BLOCKS_IN_FLIGHT = 2  # prefetched by a sampler; each adds to the policy lag
@@ -170,7 +170,7 @@ class Unrolls(kind.Kind):
       'policy_lag_max': float(lags.max()),
       'sample_age_s': float(age.mean()),
       'stale_blocks': self._dropped,
-      'queue_size': float(shards.table_size(sample)),
+      'queue_size': float(sampler.table_size(sample)),
     }
 
 
@@ -241,7 +241,7 @@ class _Hand:
     del priority
     self._blocks.append(blocks.Block(*(column.copy() for column in block)))
 
-  def __next__(self) -> shards.Sample:
+  def __next__(self) -> sampler.Sample:
     count = self._count
     # The same thread writes, so waiting for missing blocks would never end.
     assert len(self._blocks) >= count, (len(self._blocks), count)
@@ -253,7 +253,7 @@ class _Hand:
       )
     )
     none = np.zeros(count, np.int64)
-    return shards.Sample(
+    return sampler.Sample(
       data=data,
       keys=none.astype(np.uint64),
       probabilities=np.ones(count, np.float32),

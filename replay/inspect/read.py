@@ -28,7 +28,7 @@ import tree
 from murmuration.replay import checkpoints
 from murmuration.replay import packing
 from murmuration.replay import table_checks
-from murmuration.replay.inspect import command
+from murmuration.replay.inspect import target as inspect_target
 
 # Items of each table and shard for a histogram.
 _OF_LIVE, _OF_SAVED = 256, 1000
@@ -134,7 +134,7 @@ class Report:
 
 def collect(
   args: argparse.Namespace,
-  target: command.Target,
+  target: inspect_target.Target,
   interval_s: float,
   before: Sequence[Shard] | None = None,
 ) -> Report:
@@ -165,7 +165,7 @@ def collect(
   return Report(args.target, shards, note)
 
 
-def read(target: command.Target, timeout_s: float) -> list[Shard]:
+def read(target: inspect_target.Target, timeout_s: float) -> list[Shard]:
   """Reads live servers, or the checkpoints if none answers.
 
   Raises:

@@ -11,8 +11,8 @@ import pytest
 
 from murmuration.replay import adders
 from murmuration.replay import writer
-from murmuration.replay.inspect import command as inspect_command
 from murmuration.replay.inspect import read as inspect_read
+from murmuration.replay.inspect import target as inspect_target
 from murmuration.run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
@@ -150,8 +150,8 @@ def test_nothing_of_the_fault_is_learned(run):
     assert np.isfinite(saved['theta']).all()
   if run.item is None:
     return  # the broken step is there, marked: see tests of the loss
-  (shard,) = inspect_read.read(inspect_command.find(str(run.directory)), 5.0)
-  (table,) = shard.tables.values()
+  (shard,) = inspect_read.read(inspect_target.find(str(run.directory)), 5.0)
+  (table,) = shard.tables
   # Two steps each: from steps 1, 2 and 3. The one from step 4 on would need
   # what came of step 5. At the end an actor may hold back a burst, and what the
   # table does not take while the learner is behind.

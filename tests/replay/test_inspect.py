@@ -21,6 +21,7 @@ from murmuration.replay import tables
 from murmuration.replay.inspect import command
 from murmuration.replay.inspect import read
 from murmuration.replay.inspect import show
+from murmuration.replay.inspect import target as inspect_target
 from murmuration.run_records import launcher
 
 LAYOUT = packing.TransitionLayout((3,))
@@ -282,7 +283,7 @@ def test_a_run_without_servers_shows_what_it_saved(saved, ask, serve):
 def test_a_run_that_ends_while_it_is_asked_shows_what_it_saved(saved, serve):
   run, _ = _left(saved, serve)
   away = saved.rename(run.parent / 'away')
-  target = command.find(str(run))  # it lives, and has saved nothing yet
+  target = inspect_target.find(str(run))  # it lives, and has saved nothing yet
   with pytest.raises(read.Failed, match='No Reverb server answered'):
     read.read(target, 1)
   away.rename(saved)
@@ -298,7 +299,7 @@ def test_a_run_that_ended_before_it_saved_is_not_asked_whether_it_lives(
   saved.rename(run.parent / 'away')
   # Of a run that was killed, the record of a process that is no more.
   (run / left).write_text(json.dumps({'pid': 1, 'host': 'here'}))
-  target = command.find(str(run))
+  target = inspect_target.find(str(run))
   with pytest.raises(read.Failed, match='has ended without a checkpoint'):
     read.read(target, 1)
   with launcher.claim(run):
@@ -310,7 +311,7 @@ def test_a_watch_sees_a_server_that_is_back_after_a_checkpoint(
   saved, serve, monkeypatch
 ):
   run, server = _left(saved, serve)
-  target = command.find(str(run))
+  target = inspect_target.find(str(run))
   args = argparse.Namespace(target=str(run))
   slept = []
   monkeypatch.setattr(
@@ -582,7 +583,7 @@ def test_rates_and_waits_are_those_of_the_interval(monkeypatch):
     )
     monkeypatch.setattr(read, 'read', lambda *unused: [second])
     args = argparse.Namespace(target='here', timeout=1)
-    report = read.collect(args, command.Target({}), 1e-9, [first])
+    report = read.collect(args, inspect_target.Target({}), 1e-9, [first])
     return report.shards[0].tables[0].rates
 
   found = rates(early, late)
