@@ -3,8 +3,7 @@
 packing       a transition, or several, packed into one column
 nstep         n-step windows over environments stepped together
 blocks        unrolls: T steps of K environments as one item
-block_adder   writes them
-adders        turn steps into items of a table, in bursts
+adders        turn steps into items of a table
 writer        writes items, with a bound on unconfirmed ones
 stderr        drops Reverb's log lines of each burst
 tables        Reverb tables with their numbers checked

@@ -13,7 +13,7 @@ from murmuration.agents import members as members_lib
 from murmuration.agents.unroll import unrolls
 from murmuration.launch import actor_settings
 from murmuration.launch.experience import kind
-from murmuration.replay import block_adder
+from murmuration.replay import adders
 from murmuration.replay import blocks
 from murmuration.replay import deadlock
 from murmuration.replay import packing
@@ -98,12 +98,12 @@ class Unrolls(kind.Kind):
 
   def adder(self, client, table, behaviour, priorities, should_stop):
     del priorities
-    adder = block_adder.BlockAdder(
+    adder = adders.BlockAdder(
       client,
       table,
       self._layout,
       joined=self._joined,
-      options=kind.write_options(should_stop, block_adder.OPTIONS),
+      options=kind.write_options(should_stop, adders.BLOCK_OPTIONS),
     )
     return self._recorded(adder, behaviour)
 
@@ -198,7 +198,7 @@ class OwnUnrolls(Unrolls, kind.Local):
   def adder(self, client, table, behaviour, priorities, should_stop):
     del client, priorities, should_stop
     return self._recorded(
-      block_adder.BlockAdder(None, table, self._layout, writer=self._hand),
+      adders.BlockAdder(None, table, self._layout, writer=self._hand),
       behaviour,
     )
 
@@ -228,7 +228,7 @@ class OwnUnrolls(Unrolls, kind.Local):
 class _Hand:
   """Hands blocks from acting to learning; `count` blocks are one sample.
 
-  Both a writer of `block_adder.BlockAdder` and a `kind.Source`.
+  Both a writer of `adders.BlockAdder` and a `kind.Source`.
   """
 
   dropped = lost = not_finite = 0

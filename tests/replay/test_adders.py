@@ -191,7 +191,7 @@ def test_after_a_reset_no_window_goes_on():
 def test_items_that_do_not_divide_a_burst_are_refused(serve, size, burst):
   with pytest.raises(ValueError, match=f'item_size={size}'):
     _adder(serve, item_size=size, burst=burst)
-  with pytest.raises(ValueError, match='burst=0 must be at least 1 item'):
+  with pytest.raises(ValueError, match='burst=0'):
     adders.PopulationAdder(None, 'table', LAYOUT, N, GAMMA, NUM_ENVS, burst=0)
 
 
