@@ -16,7 +16,14 @@ rewritten from the tables of the code. Items and data stay the same.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+  Callable,
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 from concurrent import futures
 import contextlib
 import dataclasses
@@ -324,43 +331,36 @@ def read_items(source: pathlib.Path) -> Iterator[schema_pb2.PrioritizedItem]:
 
 
 def read_data(
-  source: pathlib.Path,
-  table: str,
-  items: Sequence[schema_pb2.PrioritizedItem],
+  source: pathlib.Path, table: str, keys: Collection[int]
 ) -> Iterator[tuple[int, list[Any]]]:
-  """Yields key and columns of some items of a table.
+  """Yields key and columns of the items of a table that have these keys.
 
   A temporary server restores them: only Reverb knows how to read their data.
   """
   saved = read_tables(source)[table]
   # A queue gives each item once.
   queue = reverb.Table.queue(
-    table, len(items), signature=decode_signature(saved)
+    table, len(keys), signature=decode_signature(saved)
   )
+
+  def items():
+    for item in read_items(source):
+      if item.table == table and item.key in keys:
+        item.times_sampled = 0
+        yield item
+
   with tempfile.TemporaryDirectory(prefix='replay-') as temporary:
     copy = pathlib.Path(temporary) / 'copy'
-    _write(
-      source,
-      copy,
-      [rewrite(saved, _info(queue), len(items))],
-      map(_fresh, items),
-    )
+    _write(source, copy, [rewrite(saved, _info(queue), len(keys))], items())
     # Reverb's log messages at its start would appear before the answer.
     with stderr.muted():
       server = start([queue], None, copy.with_name('none'), copy)
       try:
         client = reverb.Client(f'127.0.0.1:{server.port}')
-        for one in client.sample(table, len(items), emit_timesteps=False):
+        for one in client.sample(table, len(keys), emit_timesteps=False):
           yield one.info.key, one.data
       finally:
         stop([server])
-
-
-def _fresh(item: schema_pb2.PrioritizedItem) -> schema_pb2.PrioritizedItem:
-  fresh = schema_pb2.PrioritizedItem()
-  fresh.CopyFrom(item)
-  fresh.times_sampled = 0
-  return fresh
 
 
 # Restoring with the settings of the code.

@@ -176,7 +176,9 @@ def read(target: inspect_target.Target, timeout_s: float) -> list[Shard]:
     for label, address in target.addresses.items()
   ]
   if all(shard.error for shard in shards):
-    saved = [_checkpoint(path, label) for label, path in target.saved().items()]
+    saved = [
+      read_checkpoint(path, label) for label, path in target.saved().items()
+    ]
     if not saved and target.ended():
       raise Failed(
         'The run has ended without a checkpoint of its replay. '
@@ -220,7 +222,7 @@ def _live(info: Any) -> Table:
   )
 
 
-def _checkpoint(path: pathlib.Path, label: str) -> Shard:
+def read_checkpoint(path: pathlib.Path, label: str = 'replay') -> Shard:
   """Reads a generation, or the newest whole one of a checkpoint directory."""
   error = f'{path} holds no checkpoint.'
   one = (path / checkpoints.TABLES).exists()
@@ -392,7 +394,7 @@ def _saved_items(shard: Shard, table: Table, count: int | None) -> list[Item]:
   order = np.random.default_rng(0).permutation(table.size)
   chosen = set(order[: count or _OF_SAVED].tolist())
   own = (i for i in checkpoints.read_items(source) if i.table == table.name)
-  picked = [item for index, item in enumerate(own) if index in chosen]
+  picked = {i.key: i for index, i in enumerate(own) if index in chosen}
   fields = {}
   if count and picked:
     fields = {
@@ -400,8 +402,8 @@ def _saved_items(shard: Shard, table: Table, count: int | None) -> list[Item]:
       for key, columns in checkpoints.read_data(source, table.name, picked)
     }
   return [
-    Item(i.key, i.priority, i.times_sampled, fields.get(i.key, {}))
-    for i in picked
+    Item(key, i.priority, i.times_sampled, fields.get(key, {}))
+    for key, i in picked.items()
   ]
 
 
