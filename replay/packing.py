@@ -32,20 +32,10 @@ TIME_WRAP_S = 65536
 # Difference between two machines' clocks that `age_s` tolerates, in seconds.
 _CLOCK_SKEW_S = 60
 
-# Version of the fields and their order in a layout's name: '' is 1, then '2'.
-FORMAT = ''
 _NAME = re.compile(
-  r'transition(\d*)\.(?:(float32|uint8)_(scalar|\d+(?:x\d+)*)'
-  r'\.(float32|int32)_(scalar|\d+(?:x\d+)*)|.+)'
+  r'transition\.(float32|uint8)_(scalar|\d+(?:x\d+)*)'
+  r'\.(float32|int32)_(scalar|\d+(?:x\d+)*)'
 )
-_OTHER_VERSION = (
-  'They were packed by another version of this project. Read them with that '
-  'one; to start empty with this one, move the checkpoints of replay away.'
-)
-
-
-class WrongFormat(ValueError):
-  """Another version of this project packed the transitions."""
 
 
 class Transition(NamedTuple):
@@ -182,7 +172,7 @@ class TransitionLayout:
 
     action = field('int32' if self.discrete else 'float32', self.action_shape)
     observation = field(self.observation_dtype, self.observation_shape)
-    return f'transition{FORMAT}.{observation}.{action}'
+    return f'transition.{observation}.{action}'
 
   def signature(self, *leading: int) -> Any:
     """Signature of a table whose items are packed transitions [*leading, W].
@@ -324,32 +314,18 @@ def from_signature(spec: Any) -> TransitionLayout | None:
   """The layout in the name of a table's tf.TensorSpec, as a server returns it.
 
   None if the items are not packed transitions.
-
-  Raises:
-    WrongFormat: another version packed the transitions.
   """
   match = _NAME.fullmatch(getattr(spec, 'name', None) or '')
-  if match is not None and match[1] != FORMAT:
-    raise WrongFormat(
-      f'The items {spec.name!r} are transitions of format {match[1] or 1}, but '
-      f'this version reads format {FORMAT or 1}. {_OTHER_VERSION}'
-    )
-  if match is None or match[2] is None:
-    return None
-  if not spec.shape.rank or spec.shape[-1] is None:
+  if match is None or not spec.shape.rank:
     return None
 
   def shape(text: str) -> tuple[int, ...]:
     return () if text == 'scalar' else tuple(map(int, text.split('x')))
 
-  dtype, observation, action_dtype, action = match.groups()[1:]
+  dtype, observation, action_dtype, action = match.groups()
   layout = TransitionLayout(
     shape(observation), shape(action), action_dtype == 'int32', dtype
   )
   if spec.shape[-1] != layout.width or spec.dtype != layout.dtype:
-    raise WrongFormat(
-      f'The items {spec.name!r} are {spec.dtype.name} {spec.shape.as_list()}, '
-      f'but such a transition is {layout.dtype} [{layout.width}] here. '
-      f'{_OTHER_VERSION}'
-    )
+    return None
   return layout

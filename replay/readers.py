@@ -1,5 +1,8 @@
 """Reads batches from one Reverb table: a tf.data dataset, and its thread.
 
+Reverb's own dataset hangs while its server is away. So a thread reads it, which
+can be given up, and sampler.py mixes what the threads of several shards read.
+
 A sample costs per item and per column, so items are one packed column.
 Thousands of samples per second, and us of CPU per item, for batches of 2048
 float32 [13] items of a prioritized table:
@@ -55,9 +58,6 @@ def make_dataset(
   signature: Any = None,
 ) -> tf.data.Dataset:
   """A dataset of `reverb.ReplaySample` batches.
-
-  Its iterator waits forever for a server that went away, even if the node is
-  asked to stop: nodes use sampler.py.
 
   `sample.data` has the structure of the table's items with a leading [B];
   `sample.info.key` is uint64 [B] (for priority updates), `.probability` float64

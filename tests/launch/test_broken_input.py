@@ -116,8 +116,6 @@ def test_a_run_is_not_resumed_as_another(capsys, run):
     assert said in refused(capsys, *words, f'--resume={run}')
 
 
-
-
 def test_a_counter_that_lost_its_content_is_not_gone_on_from(run):
   path = run / 'metrics' / checkpoints.COUNTER
   path.write_text('{}')

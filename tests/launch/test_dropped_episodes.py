@@ -151,7 +151,7 @@ def test_nothing_of_the_fault_is_learned(run):
   if run.item is None:
     return  # the broken step is there, marked: see tests of the loss
   (shard,) = inspect_read.read(inspect_target.find(str(run.directory)), 5.0)
-  (table,) = shard.tables.values()
+  (table,) = shard.tables
   # Two steps each: from steps 1, 2 and 3. The one from step 4 on would need
   # what came of step 5. At the end an actor may hold back a burst, and what the
   # table does not take while the learner is behind.
