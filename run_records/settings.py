@@ -73,7 +73,8 @@ def changed(
     [f'--config.{k}={_POWER.sub(_digits, text)}' for k, text in texts.items()],
   )
   if found is None:
-    _, said = re.split(r'^ -+ *$', said, maxsplit=1, flags=re.M)  # a title
+    # Below a title and a line.
+    said = re.split(r'^ -+ *$', said, maxsplit=1, flags=re.M)[-1]
     lines = [line.rstrip() for line in said.splitlines() if line.strip(' -')]
     said = textwrap.dedent('\n'.join(lines))
     raise ValueError(f'{said}\n--list-settings shows all settings.')

@@ -39,7 +39,7 @@ class _Config(_Base):
 @dataclasses.dataclass(frozen=True)
 class _Unreadable:
   size: int = 3
-  rate: Unknown = 0.5  # noqa: F821  # type: ignore[name-defined]
+  rate: Unknown = 0.5  # type: ignore[name-defined]  # noqa: F821
 
 
 @dataclasses.dataclass(frozen=True)
