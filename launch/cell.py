@@ -102,7 +102,8 @@ def resolve(
     preset: of the agent; '' is the one of the environment that `overrides`
       say, if there is one, else its first.
     topology: name or module:Name; None is the agent's own.
-    overrides: 'section.name' or 'environment' to what the command line says.
+    overrides: 'section.name' or 'environment' to what the command line says,
+      or to a value.
       Another environment than the preset's leaves out the preset's
       `run.target_return`, which is of that task.
     seed: of the whole run.
@@ -236,6 +237,8 @@ def _cell(
     }
     parsed = {
       field: settings.parse(name, kinds[name], field, text)
+      if isinstance(text, str)
+      else text
       for field, text in said.items()
     }
     return settings.make(name, kinds[name], {**values.get(name, {}), **parsed})

@@ -7,8 +7,7 @@ import difflib
 import inspect
 from typing import Any
 
-from murmuration import given
-from murmuration import objects
+from murmuration import news
 from murmuration import runs
 from murmuration.launch import cell as cell_lib
 from murmuration.launch import registry
@@ -38,7 +37,7 @@ def cell(
   """
   name, preset = registry.split(agent)
   found = registry.agent(name)
-  chosen: dict[str, str] = {}
+  chosen: dict[str, Any] = {}
   if environment:
     chosen['environment'] = environment
   place = registry.topology(topology or found.topology)
@@ -69,7 +68,6 @@ def resumed(
   Raises:
     ValueError: what cannot be, with the reason.
   """
-  given.__kinds__.update(objects.kinds(config))
   kept = cell_lib.resume(config)
   others = _arguments(runs.Run.resume)
   for name in ('environment', 'topology', 'seed', 'run_dir'):
@@ -79,31 +77,29 @@ def resumed(
   if steps is not None:
     # Offline they are counted by pace and batch, which may change as well.
     going_on = cell_lib.resume(config, chosen)
-    steps += steps_made(going_on, totals) // kept.experiment.num_agents
+    made = news.steps_made(totals, steps_per_update(going_on))
+    steps += made // kept.experiment.num_agents
     chosen = _with_budget(chosen, steps)
   return cell_lib.resume(config, chosen)
 
 
-def _with_budget(chosen: Mapping[str, str], steps: int) -> dict[str, str]:
+def _with_budget(chosen: Mapping[str, Any], steps: int) -> dict[str, Any]:
   if 'run.steps_per_agent' in chosen:
     raise ValueError(
       'steps and steps_per_agent say the same. Give one of them.'
     )
-  return {**chosen, 'run.steps_per_agent': str(steps)}
+  return {**chosen, 'run.steps_per_agent': steps}
 
 
-def steps_made(cell: cell_lib.Cell, totals: Mapping[str, int]) -> int:
-  """Environment steps of all agents, of which `Experiment.total_steps` are all.
+def steps_per_update(cell: cell_lib.Cell) -> float | None:
+  """Environment steps in which a run without actors would make an update.
 
-  Offline nobody steps: those in which a run would make as many updates.
+  None where there are actors, whose steps are counted.
   """
   if cell.topology.SECTION != 'offline':
-    return totals.get('actor_steps', 0)
+    return None
   experiment = cell.experiment
-  batch_size = experiment.make_agent().batch_size
-  per_update = experiment.pace.steps_per_update(batch_size)
-  made = totals.get('learner_steps', 0) + totals.get('skipped_updates', 0)
-  return round(made * per_update)
+  return experiment.pace.steps_per_update(experiment.make_agent().batch_size)
 
 
 def _arguments(call: Callable[..., Any]) -> dict[str, str]:
@@ -117,8 +113,8 @@ def named(
   settings: Mapping[str, Any],
   classes: Mapping[str, type],
   others: Mapping[str, str] | None = None,
-) -> dict[str, str]:
-  """Settings as 'section.name' to text.
+) -> dict[str, Any]:
+  """Settings as 'section.name' to their values.
 
   Args:
     settings: 'name', 'section.name', or a section to a mapping of names.
@@ -129,7 +125,7 @@ def named(
   Raises:
     ValueError: no section has such a name, or several have, or one is it.
   """
-  found: dict[str, str] = {}
+  found: dict[str, Any] = {}
   known = [
     name
     for section, config in classes.items()
@@ -137,7 +133,7 @@ def named(
   ]
   for key, value in settings.items():
     if isinstance(value, Mapping):
-      found.update({f'{key}.{name}': text for name, text in value.items()})
+      found.update({f'{key}.{name}': one for name, one in value.items()})
       continue
     if key in classes:
       raise ValueError(
