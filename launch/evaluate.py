@@ -81,16 +81,10 @@ def _play(
     print(f'  {result.broken} more episodes broke and do not count')
   if not path:
     return 0
-  try:
-    film.check(path)
-    path = episodes.record(
-      kept.policy(), name, args.seed, path, args.film_steps, on_step
-    )
-  except (RuntimeError, ValueError, OSError) as e:
-    print(f'No film: {e}', file=sys.stderr)
-    return int(args.video is not None)  # nobody asked for the one by default
-  print(f'A film of one episode: {path}')
-  return 0
+  code = episodes.film_or_say(
+    kept.policy(), name, args.seed, path, args.film_steps, on_step
+  )
+  return code if args.video else 0  # nobody asked for the one by default
 
 
 if __name__ == '__main__':

@@ -119,8 +119,7 @@ def record(
     ValueError, RuntimeError: the environment breaks or gives no pictures, or
       they cannot be written.
   """
-  # The environment may change the working directory.
-  path = pathlib.Path(path).resolve()
+  path = pathlib.Path(path).resolve()  # the environment may change directory
   environment = build(name, 'rgb_array')
 
   def frames() -> Iterator[Any]:
@@ -135,3 +134,18 @@ def record(
       return film.record(shown, path, fps)
   finally:
     building.close(name, environment)
+
+
+def film_or_say(policy: Any, name: str, seed: int, path: Any, *more: Any) -> int:
+  """As `record`, for a command: says where it is, or why there is none.
+
+  Returns:
+    The exit code.
+  """
+  try:
+    film.check(path)
+    print(f'A film of one episode: {record(policy, name, seed, path, *more)}')
+  except (RuntimeError, ValueError, OSError) as e:
+    print(f'No film: {e}', file=sys.stderr)
+    return commands.FAILED
+  return commands.FINISHED

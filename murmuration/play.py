@@ -139,21 +139,20 @@ def _played(
       played = episodes.rewards(policy, environment, seed, max_steps, on_step)
       returns.append(sum(played))
     building.close(name, environment)
-    if args.video:
-      most = min(max_steps, args.film_steps)
-      episodes.record(policy, name, args.seed, args.video, most, on_step)
   except KeyboardInterrupt:
     print('interrupted', file=sys.stderr)
     return commands.INTERRUPTED
   except Exception as e:  # of the environment, mostly
-    what = 'no film' if len(returns) == args.episodes else f'{name} broke off'
-    print(f'error: {what}: {faults.gist(e)}', file=sys.stderr)
+    print(f'error: {name} broke off: {faults.gist(e)}', file=sys.stderr)
     return commands.FAILED
   finally:
     if returns:
       _say_returns(policy, returns)
   if args.video:
-    print(f'  {args.video}')
+    most = min(max_steps, args.film_steps)
+    return episodes.film_or_say(
+      policy, name, args.seed, args.video, most, on_step
+    )
   return 0
 
 

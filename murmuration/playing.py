@@ -59,45 +59,26 @@ class Kept(NamedTuple):
     return [['reshape', spec.action_shape], bound]
 
 
-class Live:
-  """The policy of an agent that does not say its operations.
-
-  Called as a `portable.Policy` is.
-  """
+class Live(portable.Policy):
+  """The policy of an agent that does not say its operations: its own code."""
 
   def __init__(self, kept: Kept):
-    self._spec = kept.agent.spec
+    spec = kept.agent.spec
+    self._shape = tuple(spec.observation_shape)
+    self.about = {'observation_dtype': spec.observation_dtype}
+    self._dtype = spec.observation_dtype
     self._policy: Any = kept.greedy()
     self._to_native = kept.to_native()
 
-  def __call__(self, observation: Any) -> Any:
-    """Actions in the environment's own units.
-
-    Args:
-      observation: one, or a batch [N, ...].
-
-    Raises:
-      ValueError: observations of another shape.
-    """
-    needed = tuple(self._spec.observation_shape)
-    x = np.asarray(observation, self._spec.observation_dtype)
-    single = x.shape == needed
-    if not single and (x.shape[1:] != needed or not len(x)):
-      raise ValueError(
-        f'observation has shape {x.shape}; needed is {needed}, or [N, ...] for '
-        'a batch of N, from 1 up.'
-      )
-    found = np.asarray(self._policy(x[None] if single else x))
-    found, _ = portable.apply(np, self._to_native, found, None, None)
-    return found[0] if single else found
+  def _act(self, x: np.ndarray) -> np.ndarray:
+    found = np.asarray(self._policy(x.astype(self._dtype, copy=False)))
+    return portable.apply(np, self._to_native, found, None, None)[0]
 
   def reset(self) -> None:
-    """All episodes begin anew."""
     if hasattr(self._policy, 'reset'):
       self._policy.reset()
 
   def ended(self, last: np.ndarray) -> None:
-    """Where episodes of a batch have ended, bool [N]."""
     if hasattr(self._policy, 'ended'):
       self._policy.ended(np.asarray(last))
 

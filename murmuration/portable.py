@@ -47,7 +47,10 @@ class Policy:
         f'observation has dtype {x.dtype}, from {x.min()} to {x.max()}; this '
         'policy has learned from images of bytes, 0 to 255: give np.uint8.'
       )
-    x = x[None] if single else x
+    x = self._act(x[None] if single else x)
+    return x[0] if single else x
+
+  def _act(self, x):
     if self._state is None:
       self._state = np.zeros((len(x), self.size), np.float32)
       self._fresh = np.ones(len(x), bool)
@@ -59,7 +62,7 @@ class Policy:
     x, state = apply(np, self.operations, x, self._state, self._fresh)
     if self.size:
       self._state, self._fresh = state, np.zeros(len(x), bool)
-    return x[0] if single else x
+    return x
 
   def reset(self):
     self._state = self._fresh = None
