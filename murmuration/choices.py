@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import difflib
 import inspect
 from typing import Any
@@ -12,6 +12,17 @@ from murmuration import runs
 from murmuration.launch import cell as cell_lib
 from murmuration.launch import registry
 from murmuration.run_records import settings as settings_lib
+
+# What other libraries call arguments of `train`.
+_ELSEWHERE = {
+  'env': 'environment',
+  'env_id': 'environment',
+  'total_timesteps': 'steps',
+  'timesteps': 'steps',
+  'verbose': 'progress',
+  'log_dir': 'run_dir',
+  'callback': 'on_evaluation',
+}
 
 
 def cell(
@@ -105,8 +116,11 @@ def steps_per_update(cell: cell_lib.Cell) -> float | None:
 def _arguments(call: Callable[..., Any]) -> dict[str, str]:
   """The arguments of a call, and what is said of a setting that is alike."""
   found = inspect.getfullargspec(call)
-  names = found.args + found.kwonlyargs
-  return {name: f'Did you mean the argument {name}=?' for name in names}
+  meant = {name: name for name in found.args + found.kwonlyargs}
+  return {
+    name: f'Did you mean the argument {argument}=?'
+    for name, argument in {**_ELSEWHERE, **meant}.items()
+  }
 
 
 def named(
@@ -140,27 +154,9 @@ def named(
         f'{key} is no setting but a section of them. Say which: {key}.NAME, '
         f"in Python {key}={{'NAME': ...}}."
       )
-    places = (
-      [key]
-      if '.' in key
-      else [name for name in known if name.partition('.')[2] == key]
-    )
-    # Nearer than a setting of which only one word is alike: `step`.
-    other = difflib.get_close_matches(key, others or (), 1, 0.85)
-    if not places and other and others:
-      raise ValueError(f'There is no setting {key!r}. {others[other[0]]}')
-    if not places and not any(key in name for name in known):
-      # Of another topology, as which it is refused.
-      places = [
-        name
-        for place in map(registry.topology, registry.ALL_TOPOLOGIES)
-        for name in settings_lib.qualified(place.SECTION, place.Config)
-        if name.partition('.')[2] == key
-      ][:1]
+    places = [key] if '.' in key else _of_name(key, known)
     if not places:
-      raise ValueError(
-        f'There is no setting {key!r}.{settings_lib.near(key, known)}'
-      )
+      places = [_elsewhere(key, known, others or {})]
     if len(places) > 1:
       # No agent={...}: `train` has an argument of that name.
       raise ValueError(
@@ -169,3 +165,22 @@ def named(
       )
     found[places[0]] = value
   return found
+
+
+def _of_name(key: str, known: Sequence[str]) -> list[str]:
+  return [name for name in known if name.partition('.')[2] == key]
+
+
+def _elsewhere(key: str, known: list[str], others: Mapping[str, str]) -> str:
+  """The setting of another topology, as which it is refused."""
+  # Nearer than a setting of which only one word is alike: `step`.
+  for other in difflib.get_close_matches(key, others, 1, 0.85):
+    raise ValueError(f'There is no setting {key!r}. {others[other]}')
+  for place in map(registry.topology, registry.ALL_TOPOLOGIES):
+    name = f'{place.SECTION}.{key}'
+    if name in settings_lib.qualified(place.SECTION, place.Config):
+      if not any(key in one for one in known):
+        return name
+  raise ValueError(
+    f'There is no setting {key!r}.{settings_lib.near(key, known)}'
+  )

@@ -136,7 +136,9 @@ def record(
     building.close(name, environment)
 
 
-def film_or_say(policy: Any, name: str, seed: int, path: Any, *more: Any) -> int:
+def film_or_say(
+  policy: Any, name: str, seed: int, path: Any, *more: Any
+) -> int:
   """As `record`, for a command: says where it is, or why there is none.
 
   Returns:

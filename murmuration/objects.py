@@ -85,7 +85,8 @@ class Objects:
         name = kind
       while name in self._objects:  # an agent and an environment, say
         name += f'_{kind}'
-    self._objects[name] = (thing, _config_of(thing) if kind == 'agent' else None)
+    config = _config_of(thing) if kind == 'agent' else None
+    self._objects[name] = (thing, config)
     for number in itertools.count(1):
       one = f'{name}_{number}'
       if vars(given).setdefault(one, thing) is thing:
@@ -182,18 +183,13 @@ def _importable(thing: Any) -> str | None:
 
 
 def _config_of(thing: Any) -> Any:
-  """Of which class a class says that its config is, or None.
+  """Of which class an agent's class says that its config is, or None.
 
   Looked up here, as a class that is sent by value leaves the names in its
   annotations behind.
-
-  Raises:
-    ValueError: it says another than its module has.
   """
-  if not isinstance(thing, type):
-    return None
   try:
-    return thing.config_class()  # type: ignore[attr-defined]
+    return thing.config_class()
   except ValueError:
     raise
   except Exception:  # of any expression; registry.of_class says what is wrong

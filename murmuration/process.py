@@ -16,7 +16,7 @@ from murmuration import objects
 from murmuration import setup
 
 # The engine gives its nodes 8 s to save and to end.
-STOP_S = 30.0
+_STOP_S = 30.0
 _TAIL = 40  # lines of output that are shown of a run that failed
 
 
@@ -92,14 +92,18 @@ class Process:
       with contextlib.suppress(ProcessLookupError):
         self._process.send_signal(signal.SIGINT)
 
+  def end(self) -> None:
+    """Stops the run if it goes on, and waits until it has saved."""
+    try:
+      if not self.ended(0.0):
+        self.stop()
+        self.ended(_STOP_S)
+    finally:
+      self._kill()
+
   def close(self) -> tuple[int, str]:
     """Ends the process; returns its exit code, and the last that it printed."""
-    if not self.ended(0.0):
-      self.stop()
-      try:
-        self.ended(STOP_S)
-      finally:
-        self._kill()
+    self.end()
     self._connection.close()
     with self._output as output:
       output.seek(0)

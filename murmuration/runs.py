@@ -238,7 +238,6 @@ class Run:
       'on_end': on_end,
     }
     arguments.check_callbacks(callbacks)
-    arguments.check_names(config)
     self._callbacks |= {k: v for k, v in callbacks.items() if v is not None}
     words = {
       'steps': arguments.whole_or_none('steps', steps),
@@ -312,10 +311,7 @@ class Run:
           for kind, content in news():
             self._take(kind, content, bar)
     finally:
-      if not over:
-        # An exception, Ctrl-C also: the run is to save and to end.
-        self.stop()
-        child.ended(process.STOP_S)
+      child.end()  # after an exception, or Ctrl-C, it saves
       _show(child, bar)
       code, output = child.close()
       self._process = None
@@ -323,11 +319,7 @@ class Run:
       bar.close()
       if not over and news is not None:
         # Who called `train` has no run now.
-        from murmuration.run_records import run_directory
-
-        kept = self._open().config()
-        loaded = run_directory.loading(self.path, kept)
-        bar.say(f'interrupted: kept in {self.path}; {loaded}')
+        bar.say(f'interrupted: kept in {self.path}; {self._loading()}')
     if code == _USAGE:
       raise ValueError(f'\n{output}'.rpartition('\nerror: ')[2].strip())
     if code and code not in _BROKEN_OFF:
@@ -338,6 +330,12 @@ class Run:
     self.stopped = code in _BROKEN_OFF
     summary = self._open().summary() if news is not None else None
     self._called('on_end', {'stopped': self.stopped, **(summary or {})}, bar)
+
+  def _loading(self) -> str:
+    """The call that loads it."""
+    from murmuration.run_records import run_directory
+
+    return run_directory.loading(self.path, self.config())
 
   def _take(self, kind: str, content: Any, bar: Any) -> None:
     """What a run has written while it trains."""
@@ -445,7 +443,6 @@ def train(
     'on_end': on_end,
   }
   arguments.check_callbacks(run._callbacks)
-  arguments.check_names(config)
   things = {'agent': agent, 'environment': environment, 'topology': topology}
   names = {
     kind: given.name(thing, kind)

@@ -1,8 +1,5 @@
 """What a caller gives, and the sentences that refuse it."""
 
-import functools
-from unittest import mock
-
 import numpy as np
 import pytest
 
@@ -14,14 +11,6 @@ from murmuration import process
 def test_load_refuses_what_is_no_run(tmp_path):
   with pytest.raises(ValueError, match='config.json'):
     murmuration.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-  ('theirs', 'ours'), [('total_timesteps', 'steps'), ('env', 'environment')]
-)
-def test_arguments_by_another_library_s_names_are_told(theirs, ours):
-  with pytest.raises(ValueError, match=f'here it is {ours}='):
-    murmuration.train('ppo', **{theirs: 'CartPole-v1'})
 
 
 @pytest.fixture
@@ -59,8 +48,6 @@ def test_what_is_none_of_its_kind_is_refused_before_a_start(
   'callback, said',
   [
     (3, '=3 cannot be called. Give'),
-    (lambda run: None, '=.* takes \\(run\\)'),
-    (lambda run, news, more: None, '=.* takes .run, news, more.'),
   ],
 )
 def test_a_callback_that_cannot_be_called_is_refused_before_a_start(
@@ -68,29 +55,6 @@ def test_a_callback_that_cannot_be_called_is_refused_before_a_start(
 ):
   with pytest.raises(ValueError, match=f'{name}{said}'):
     murmuration.train('dqn', **{name: callback})
-
-
-def _adapted(callback):
-  @functools.wraps(callback)
-  def wrapped(run, news):
-    return callback(run, news, 'more')
-
-  return wrapped
-
-
-@pytest.mark.parametrize(
-  'callback',
-  [
-    print,
-    mock.Mock(),
-    functools.partial(lambda more, run, news: None, 1),
-    lambda run, news, more=None: None,
-    lambda *news: None,
-    _adapted(lambda run, news, more: None),
-  ],
-)
-def test_a_callback_that_can_be_called_is_not_refused(callback):
-  arguments.check_callbacks({'on_end': callback, 'on_tick': None})
 
 
 @pytest.mark.parametrize(

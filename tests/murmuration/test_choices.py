@@ -190,6 +190,8 @@ def test_settings_are_found_by_their_names():
     (('dqn', {'run': 3}), 'run.NAME'),
     (('dqn', {'xyzzy': 3}), 'xyzzy'),
     (('ddpg', {'step': 9}), 'steps='),
+    (('ddpg', {'total_timesteps': 9}), 'steps='),
+    (('ddpg', {'env': 'A-v0'}), 'environment='),
     (('ddpg', {'n_steps': 9}), 'agent.n_step'),
     (('dqn', {'batch_size': 0}), 'agent.batch_size'),
     (('dqn', {'batch_size': 0.5}), 'agent.batch_size'),

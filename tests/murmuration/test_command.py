@@ -543,9 +543,7 @@ def test_a_film_that_cannot_be_drawn_says_which_driver_can(
 
   def built(*words):
     environment = build(*words)
-    monkeypatch.setattr(
-      environment.unwrapped.mujoco_renderer, 'render', fail
-    )
+    monkeypatch.setattr(environment.unwrapped.mujoco_renderer, 'render', fail)
     return environment
 
   monkeypatch.setattr(episodes, 'build', built)

@@ -26,7 +26,10 @@ def test_importing_it_imports_nothing_heavy():
     'assert not heavy & set(sys.modules), heavy & set(sys.modules)\n'
   )
   subprocess.run(
-    [sys.executable, '-c', code], cwd=pathlib.Path(__file__).parents[2], check=True, timeout=60
+    [sys.executable, '-c', code],
+    cwd=pathlib.Path(__file__).parents[2],
+    check=True,
+    timeout=60,
   )
 
 

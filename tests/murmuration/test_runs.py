@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import gymnasium
 from gymnasium.envs.classic_control import cartpole
@@ -63,7 +62,9 @@ class Trained:
 
   def begun(self):
     found, self._begun = self._begun, {}
-    return {**found, 'path': pathlib.Path(self.words['path'])} if found else None
+    return (
+      {**found, 'path': pathlib.Path(self.words['path'])} if found else None
+    )
 
   def said(self):
     said, self._printed = self._printed, []
@@ -71,6 +72,8 @@ class Trained:
 
   def stop(self):
     pass
+
+  end = stop
 
   def close(self):
     return self.code, 'the end'
@@ -298,7 +301,9 @@ def test_a_run_ends_with_its_caller(tmp_path, number):
     assert len(started) > 2 and alive == []
   finally:
     for one in [caller, *started]:
-      if one.is_running() if isinstance(one, psutil.Process) else not one.poll():
+      if (
+        one.is_running() if isinstance(one, psutil.Process) else not one.poll()
+      ):
         one.kill()
   run = run_directory.open(tmp_path / 'run')
   assert run.summary()['outcome'] != 'budget'  # it has saved
