@@ -30,6 +30,7 @@ if __name__ == '__main__':
   later.put_off()  # a small policy plays without
 
 from murmuration import episodes
+from murmuration import export
 from murmuration import playing
 from murmuration.environment_loops import making
 from murmuration.run_records import commands
@@ -82,7 +83,7 @@ def _play(
   if not path:
     return 0
   code = episodes.film_or_say(
-    kept.policy(), name, args.seed, path, args.film_steps, on_step
+    export.policy(kept), name, args.seed, path, args.film_steps, on_step
   )
   return code if args.video else 0  # nobody asked for the one by default
 

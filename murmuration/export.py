@@ -34,6 +34,7 @@ import numpy as np
 
 from murmuration import playing
 from murmuration import portable
+from murmuration.agents import base
 from murmuration.environment_loops import environments
 from murmuration.run_records import commands
 from murmuration.run_records import packages
@@ -172,6 +173,19 @@ def scored(
     'interval': [round(found.mean - half, 2), round(found.mean + half, 2)],
     'episodes': len(found.returns),
   }
+
+
+def policy(kept: playing.Kept, native: bool = True) -> Any:
+  """The greedy policy, in NumPy where the agent has `operations`.
+
+  Args:
+    kept: agent and parameters.
+    native: whether actions are in the environment's own units, as `env.step`
+      takes them, or as the agent has them.
+  """
+  if type(kept.agent).operations is not base.Agent.operations:
+    return portable.Policy(packed(kept, native))
+  return playing.Live(kept) if native else kept.greedy()
 
 
 def packed(kept: playing.Kept, native: bool = True, **about: Any) -> bytes:

@@ -30,22 +30,6 @@ class Kept(NamedTuple):
     """The greedy policy by the agent's own code, with its own actions."""
     return self.agent.greedy(self.theta)
 
-  def policy(self, native: bool = True) -> Any:
-    """The greedy policy in NumPy, where the agent has `operations`.
-
-    Args:
-      native: whether actions are in the environment's own units, as for
-        `env.step`, or as the agent has them.
-
-    Returns:
-      A `portable.Policy`, or else what is called as one.
-    """
-    from murmuration import export
-
-    if type(self.agent).operations is not base.Agent.operations:
-      return portable.Policy(export.packed(self, native))
-    return Live(self) if native else self.greedy()
-
   def to_native(self) -> list[list[Any]]:
     """Operations from the agent's actions to the environment's own."""
     spec = self.agent.spec

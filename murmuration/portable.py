@@ -28,6 +28,11 @@ class Policy:
     self._fresh: np.ndarray | None = None
 
   def __call__(self, observation):
+    """Actions in the environment's own units, for one observation or [N, ...].
+
+    Raises:
+      ValueError: observations of another shape, or that are not finite.
+    """
     x = np.asarray(observation)
     single = x.shape == self._shape
     if not single and (x.shape[1:] != self._shape or not len(x)):
@@ -65,9 +70,11 @@ class Policy:
     return x
 
   def reset(self):
+    """All episodes begin anew."""
     self._state = self._fresh = None
 
   def ended(self, last):
+    """Where episodes of a batch have ended, bool [N]."""
     if self._state is not None:
       self._fresh = np.array(last, bool)
 

@@ -85,9 +85,9 @@ class Run:
     """
     episodes = arguments.whole('episodes', episodes)
     seed = arguments.whole('seed', seed, 0)
-    playing, kept = self._kept()
-    policy = kept.policy(native=False)
-    result = playing.evaluate(self._open(), kept, episodes, seed, policy)
+    export, kept = self._kept()
+    policy = export.policy(kept, native=False)
+    result = export.playing.evaluate(self._open(), kept, episodes, seed, policy)
     return Evaluation(result.mean, result.std, result.returns, result.broken)
 
   @property
@@ -98,7 +98,8 @@ class Run:
     called in the same way.
     """
     if self._policy is None:
-      self._policy = self._kept()[1].policy()
+      export, kept = self._kept()
+      self._policy = export.policy(kept)
     return self._policy
 
   def config(self) -> dict[str, Any]:
@@ -161,11 +162,11 @@ class Run:
     seed = arguments.whole('seed', seed, 0)
     steps = arguments.whole('steps', steps)
     film.check(path)  # before an episode is played
-    kept = self._kept()[1]
+    export, kept = self._kept()
     from murmuration import episodes
 
     name = kept.agent.spec.name
-    return episodes.record(kept.policy(), name, seed, path, steps)
+    return episodes.record(export.policy(kept), name, seed, path, steps)
 
   def export(self, path: Path, format: str = 'numpy') -> pathlib.Path:
     """Writes the policy for use without this project: see export.py.
@@ -175,9 +176,7 @@ class Run:
         directory.
       format: 'numpy', 'savedmodel' or 'onnx'.
     """
-    kept = self._kept()[1]
-    from murmuration import export
-
+    export, kept = self._kept()
     return export.export(self.path, format, pathlib.Path(path), kept=kept)
 
   def save(self, path: Path, overwrite: bool = False) -> pathlib.Path:
@@ -258,17 +257,18 @@ class Run:
     return run_directory.open(self.path)
 
   def _kept(self) -> tuple[Any, Any]:
-    """playing.py, and the best parameters, with the objects of this process."""
+    """export.py, and the best parameters, with the objects of this process."""
     from murmuration.run_records import later
 
-    later.put_off()  # most policies need no TensorFlow
-    from murmuration import playing
-    from murmuration.environment_loops import environments
+    with later.deferred():  # most policies need no TensorFlow
+      from murmuration import export
+      from murmuration.environment_loops import environments
 
-    # What a name stands for may be another class since.
-    environments.spec.cache_clear()
-    run = self._open()
-    return playing, playing.load(run, self._given.config_here(run.config()))
+      # What a name stands for may be another class since.
+      environments.spec.cache_clear()
+      run = self._open()
+      config = self._given.config_here(run.config())
+      return export, export.playing.load(run, config)
 
   def _train(
     self,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from murmuration import episodes
+from murmuration import export
 from murmuration import playing
 from murmuration.launch import evaluate
 from murmuration.launch import session
@@ -81,7 +82,7 @@ def test_a_film_that_nobody_asked_for_may_fail(
   result = types.SimpleNamespace(returns=np.ones(3), broken=0)
   monkeypatch.setattr(playing, 'load', lambda run: kept)
   monkeypatch.setattr(playing, 'evaluate', lambda *unused, **too: result)
-  monkeypatch.setattr(playing.Kept, 'policy', lambda kept: None)
+  monkeypatch.setattr(export, 'policy', lambda kept: None)
   monkeypatch.setattr(episodes, 'record', refuse)
   if fault == 'no room':
     monkeypatch.setattr(evaluate.film, 'check', refuse)

@@ -99,8 +99,7 @@ x = np.random.default_rng(0).normal(size=(100, 4))
 found['exported'] = (policy(x) == run.policy(x)).all()
 run.plot('curve.png'), run.film('film.gif', steps=20)
 found['agents'] = agents.WHO
-# Where it is named, none of it has run.
-assert not {'tensorflow.python', 'launch'} & set(sys.modules)
+assert not {'tensorflow', 'launch'} & set(sys.modules)
 assert not psutil.Process().children()
 print(json.dumps(found, default=bool))
 """

@@ -19,6 +19,7 @@ import pytest
 
 import murmuration
 from murmuration import episodes
+from murmuration import export
 from murmuration import playing
 from murmuration import portable
 from murmuration import process
@@ -149,11 +150,8 @@ def test_a_policy_is_loaded_anew_after_an_evaluation_and_at_the_end(
 ):
   numbers = itertools.count()
 
-  class Kept:
-    def policy(self):
-      return next(numbers)
-
-  monkeypatch.setattr(runs.Run, '_kept', lambda run: (None, Kept()))
+  monkeypatch.setattr(playing, 'load', lambda run, config: None)
+  monkeypatch.setattr(export, 'policy', lambda kept: next(numbers))
   played = []
 
   def play(run, content):
