@@ -185,7 +185,7 @@ def policy(kept: playing.Kept, native: bool = True) -> Any:
   """
   if type(kept.agent).operations is not base.Agent.operations:
     return portable.Policy(packed(kept, native))
-  return playing.Live(kept) if native else kept.greedy()
+  return playing.Live(kept) if native else kept.policy()
 
 
 def packed(kept: playing.Kept, native: bool = True, **about: Any) -> bytes:

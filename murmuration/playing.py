@@ -26,7 +26,7 @@ class Kept(NamedTuple):
   theta: np.ndarray
   what: str
 
-  def greedy(self) -> base.Policy:
+  def policy(self) -> base.Policy:
     """The greedy policy by the agent's own code, with its own actions."""
     return self.agent.greedy(self.theta)
 
@@ -51,7 +51,7 @@ class Live(portable.Policy):
     self._shape = tuple(spec.observation_shape)
     self.about = {'observation_dtype': spec.observation_dtype}
     self._dtype = spec.observation_dtype
-    self._policy: Any = kept.greedy()
+    self._policy: Any = kept.policy()
     self._to_native = kept.to_native()
 
   def _act(self, x: np.ndarray) -> np.ndarray:
@@ -149,7 +149,7 @@ def evaluate(
   with episodes_lib.in_a_sentence(name):
     limited = environments.spec(name).max_episode_steps is not None
     result = evaluation.evaluate_vector(
-      policy or kept.greedy(),
+      policy or kept.policy(),
       name,
       episodes,
       seed,
