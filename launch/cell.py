@@ -133,7 +133,8 @@ def resolve(
     preset: of the agent; '' is the one of the environment that `overrides`
       say, if there is one, else its first.
     topology: name or module:Name; None is the agent's own.
-    overrides: 'section.name' or 'environment' to what the command line says.
+    overrides: 'section.name' or 'environment' to what the command line says,
+      or to a value.
       Another environment than the preset's leaves out the preset's
       `run.target_return`, which is of that task.
     seed: of the whole run.
@@ -256,8 +257,15 @@ def _cell(
   place = getattr(topology, 'REPLAY', 'colocated')
   if spec.observation_dtype != 'uint8':  # Reverb compresses images.
     values = {**values, 'run': {'replay': place, **values.get('run', {})}}
-  texts = {k: text for k, text in overrides.items() if k != 'environment'}
+  chosen = {key: x for key, x in overrides.items() if key != 'environment'}
+  texts = {key: x for key, x in chosen.items() if isinstance(x, str)}
   changed = settings.changed(kinds, values, texts)
+  for key in chosen.keys() - texts:
+    part, _, field = key.partition('.')
+    known = [name for one in kinds.items() for name in settings.qualified(*one)]
+    if key not in known:
+      raise ValueError(f'There is no setting {key}.{settings.near(key, known)}')
+    changed[part] = {**changed.get(part, {}), field: chosen[key]}
 
   def section(name: str) -> Any:
     return settings.make(name, kinds[name], changed.get(name, {}))

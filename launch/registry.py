@@ -20,7 +20,6 @@ from murmuration.agents import contract
 from murmuration.agents import settings as agent_settings
 from murmuration.environment_loops import environments
 from murmuration.environment_loops import faults
-from murmuration.environment_loops import making
 from murmuration.launch import experiment as experiment_lib
 from murmuration.run_records import names
 from murmuration.run_records import settings
@@ -262,8 +261,7 @@ def make(config: Mapping[str, Any]) -> base.Agent:
         'from a copy.'
       )
   made = settings.make('agent', found.config, config['agent'])
-  with making.Watched(config['environment']):
-    return first_made(found, made, environments.spec(config['environment']))
+  return first_made(found, made, environments.spec(config['environment']))
 
 
 def first_made(

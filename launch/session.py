@@ -134,7 +134,7 @@ def run(
   run_dir: pathlib.Path | None = None,
   resume: bool = False,
   isolate: str = 'auto',
-  on_tick: Callable[[], None] = lambda: None,
+  on_tick: Callable[[pathlib.Path], None] = lambda path: None,
   ray: engines.Options | None = None,
   sinks: Sequence[str] = (),
   command: str | None = None,
@@ -147,7 +147,8 @@ def run(
     run_dir: where to keep the run; None chooses a new one under runs/.
     resume: whether run_dir holds a run to go on with.
     isolate: of `isolation.MODES`; this process changes its network.
-    on_tick: called by the engine now and then; must not wait.
+    on_tick: called by the engine now and then, with the path of the run; must
+      not wait.
     ray: of the engine `ray`.
     sinks: from `sinks.parse`; where its numbers go besides.
     command: the line that says in its directory what started it; None: the
@@ -247,7 +248,7 @@ def run(
       # One that fails is no reason to leave out the other, nor the next tick.
       for what, call in (
         ('The live view', functools.partial(live, state)),
-        ('What tells the caller of it', on_tick),
+        ('What tells the caller of it', lambda: on_tick(directory.path)),
       ):
         try:
           call()

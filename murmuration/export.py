@@ -34,6 +34,7 @@ import numpy as np
 
 from murmuration import playing
 from murmuration import portable
+from murmuration.agents import base
 from murmuration.environment_loops import environments
 from murmuration.run_records import commands
 from murmuration.run_records import packages
@@ -100,6 +101,7 @@ def export(
   to: pathlib.Path | None = None,
   score: int | None = None,
   tell: Callable[[str], None] = lambda unused: None,
+  kept: playing.Kept | None = None,
   **about: Any,
 ) -> pathlib.Path:
   """Writes the best policy of a run.
@@ -110,6 +112,7 @@ def export(
     to: the file (.py, or .npz without code), or SavedModel's directory.
     score: episodes to play, for `scored`; None plays none.
     tell: is told the score.
+    kept: its parameters; None: as they are loaded.
     **about: what else it is to say of itself.
 
   Returns:
@@ -128,7 +131,7 @@ def export(
   run = run_directory.open(run_dir)
   to = run_dir / _NAMES[format] if to is None else to
   _check_ending(to, format)
-  kept = playing.load(run)
+  kept = kept or playing.load(run)
   if format == 'savedmodel' and to.exists():
     raise FileExistsError(f'{to} is there already. Give another name.')
   more = scored(run, kept, score) if score else {}
@@ -172,22 +175,31 @@ def scored(
   }
 
 
-def packed(kept: playing.Kept, **about: Any) -> bytes:
+def policy(kept: playing.Kept, native: bool = True) -> Any:
+  """The greedy policy, in NumPy where the agent has `operations`.
+
+  Args:
+    kept: agent and parameters.
+    native: whether actions are in the environment's own units, as `env.step`
+      takes them, or as the agent has them.
+  """
+  if type(kept.agent).operations is not base.Agent.operations:
+    return portable.Policy(packed(kept, native))
+  return playing.Live(kept) if native else kept.policy()
+
+
+def packed(kept: playing.Kept, native: bool = True, **about: Any) -> bytes:
   """What `portable.Policy` reads.
 
   Args:
     kept: agent and parameters.
+    native: whether actions are in the environment's own units.
     **about: what else it is to say of itself.
   """
   agent, spec = kept.agent, kept.agent.spec
-  space = playing.Native(kept).space
   operations = agent.operations(np.array(kept.theta, np.float32))
-  if spec.num_actions is not None:
-    operations = [*operations, ['offset', int(space.start)]]
-  else:
-    low, high = (x.astype(np.float64) for x in (space.low, space.high))
-    bound = ['bound', low, high, space.dtype.name]
-    operations = [*operations, ['reshape', spec.action_shape], bound]
+  if native:
+    operations = [*operations, *kept.to_native()]
   arrays: list[np.ndarray] = []
 
   def taken(found: Any) -> Any:

@@ -28,6 +28,11 @@ class Policy:
     self._fresh: np.ndarray | None = None
 
   def __call__(self, observation):
+    """Actions in the environment's own units, for one observation or [N, ...].
+
+    Raises:
+      ValueError: observations of another shape, or that are not finite.
+    """
     x = np.asarray(observation)
     single = x.shape == self._shape
     if not single and (x.shape[1:] != self._shape or not len(x)):
@@ -47,7 +52,10 @@ class Policy:
         f'observation has dtype {x.dtype}, from {x.min()} to {x.max()}; this '
         'policy has learned from images of bytes, 0 to 255: give np.uint8.'
       )
-    x = x[None] if single else x
+    x = self._act(x[None] if single else x)
+    return x[0] if single else x
+
+  def _act(self, x):
     if self._state is None:
       self._state = np.zeros((len(x), self.size), np.float32)
       self._fresh = np.ones(len(x), bool)
@@ -59,12 +67,14 @@ class Policy:
     x, state = apply(np, self.operations, x, self._state, self._fresh)
     if self.size:
       self._state, self._fresh = state, np.zeros(len(x), bool)
-    return x[0] if single else x
+    return x
 
   def reset(self):
+    """All episodes begin anew."""
     self._state = self._fresh = None
 
   def ended(self, last):
+    """Where episodes of a batch have ended, bool [N]."""
     if self._state is not None:
       self._fresh = np.array(last, bool)
 

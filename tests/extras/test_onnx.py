@@ -26,7 +26,7 @@ def _session(data):
 def test_the_model_equals_the_live_policy_on_1000_observations(name):
   kept = kept_policies._named(name)
   data = export.packed(kept)
-  live, session = playing.Native(kept), _session(data)
+  live, session = playing.Live(kept), _session(data)
   size = portable.Policy(data).size
   state, fresh = np.zeros((50, size), np.float32), np.ones(50, bool)
   last = np.random.default_rng(4)

@@ -135,7 +135,7 @@ def test_what_watches_and_fails_takes_nothing_else_along(
     'local_mt',
     tmp_path / 'run',
     isolate='off',
-    on_tick=lambda: watch('tells the caller'),
+    on_tick=lambda path: watch('tells the caller'),
   )
   assert code == state.INTERRUPTED
   assert seen == {'live view': 3, 'tells the caller': 3}

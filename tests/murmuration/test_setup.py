@@ -142,4 +142,4 @@ def test_without_launchpad_command_and_library_say_what_to_type(
   assert command.main(['run', 'ppo']) == 1
   assert 'murmuration setup' in capsys.readouterr().err
   with pytest.raises(ImportError, match='murmuration setup'):
-    process.Helper(given=None)
+    process.Process()
