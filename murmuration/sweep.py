@@ -1,0 +1,626 @@
+"""Tries settings of an agent with several seeds, and says which were best.
+
+murmuration sweep ppo:cartpole learning_rate=1e-4,1e-3 gamma=0.99,0.999
+murmuration sweep ppo:cartpole --how=tpe --trials=30 --prune \\
+    'agent.learning_rate=log(1e-5,1e-2)' 'hidden_sizes=(32,),(64,64)'
+
+grid: all combinations. random, tpe: --trials of them; tpe (Optuna's
+tree-structured Parzen estimator) draws near those that were good. A trial's
+score is the mean over its seeds of the last three evaluations. Flags that are
+not below are those of `murmuration run`, for every run. An interrupted sweep
+goes on by the same command, and runs with the same settings are made once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import csv
+import dataclasses
+import itertools
+import math
+import pathlib
+import re
+import shlex
+import sys
+from typing import Any, NamedTuple
+
+# When run as a file, Python searches murmuration/ for modules first.
+from murmuration.run_records import first
+
+if __name__ == '__main__':
+  first.begin()
+
+from murmuration.run_records import later
+
+if __name__ == '__main__':
+  later.put_off()  # only the runs need TensorFlow
+
+from murmuration import choices
+from murmuration import jobs
+from murmuration.launch import cell as cell_lib
+from murmuration.launch import command_line
+from murmuration.launch import registry
+from murmuration.run_records import commands
+from murmuration.run_records import compared
+from murmuration.run_records import curves
+from murmuration.run_records import jsonable
+from murmuration.run_records import learning_statistics as statistics
+from murmuration.run_records import packages
+from murmuration.run_records import run_directory
+
+_BUDGET = 'run.steps_per_agent'
+# What is no setting, and is said by a flag.
+_OTHERS = {
+  'seed': 'Each trial has the seeds 0 to N - 1 of --seeds=N.',
+  'steps': 'Each trial has --steps=N.',
+  'environment': 'A sweep has one: --config.environment=ID.',
+  'topology': 'A sweep has one: --topology=NAME.',
+}
+_TRIALS = 20
+_TRIES = 10  # draws for each wanted trial, as some are repeats
+_DRAWN = 6  # trials in the picture, as many as it has colours
+_NEW_SEED = 1000  # a seed by which no trial was selected
+
+
+class Trial(NamedTuple):
+  """Settings that are tried together, without those that change nothing.
+
+  `name` is a hash of all settings of its runs except the seed.
+  """
+
+  name: str
+  settings: dict[str, str]
+
+  @property
+  def label(self) -> str:
+    pairs = self.settings.items()
+    return ', '.join(f'{key.partition(".")[2]}={text}' for key, text in pairs)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job(jobs.Job):
+  """The run of a trial with a seed."""
+
+  trial: Trial
+  seed: int
+
+  def __hash__(self) -> int:
+    return hash(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """The plan of a sweep.
+
+  Attributes:
+    args: flags of the command.
+    directory: of its runs and tables.
+    flags: of every run: agent, topology, engine, fixed settings.
+    spaces: Optuna's distributions of what is tried, by section.name.
+    environment: gymnasium id or module:Name.
+    steps: environment steps of each agent.
+    evaluations: of each run.
+    resolve: returns the cell of changed settings.
+  """
+
+  args: argparse.Namespace
+  directory: pathlib.Path
+  flags: tuple[str, ...]
+  spaces: Mapping[str, Any]
+  environment: str
+  steps: int
+  evaluations: int
+  resolve: Callable[[Mapping[str, str]], cell_lib.Cell]
+
+  def trial(self, chosen: Mapping[str, Any]) -> Trial:
+    """The trial of these values; ValueError says why it cannot be run."""
+    kept = {key: _text(value) for key, value in chosen.items()}
+    while True:
+      try:
+        cell = self.resolve(kept)
+        break
+      except cell_lib.Unused as e:
+        if kept.pop(e.key, None) is None:
+          raise
+    cell.build()
+    config = jsonable.decode(jsonable.encode(cell.config))
+    return Trial(jobs.digest(config)[:8], kept)
+
+  def combinations(self) -> list[dict[str, Any]]:
+    """All of a grid; the last setting varies fastest."""
+    values = (space.choices for space in self.spaces.values())
+    return [dict(zip(self.spaces, row)) for row in itertools.product(*values)]
+
+  def checked(self) -> list[Trial]:
+    """A grid's trials; of other sweeps each value and end of a range once.
+
+    Raises:
+      ValueError: one cannot be run, two are the same, or a setting changes
+        nothing in any of them.
+    """
+    tried = self.combinations() if self.args.how == 'grid' else self._ends()
+    found: dict[str, Trial] = {}
+    for trial in map(self.trial, tried):
+      other = found.setdefault(trial.name, trial)
+      if other != trial and self.args.how == 'grid':
+        raise ValueError(
+          f'{other.label} and {trial.label} are the same. Leave one out.'
+        )
+    if {*self.spaces}.difference(*(t.settings for t in found.values())):
+      self.resolve({key: _text(value) for key, value in tried[0].items()})
+    return list(found.values())
+
+  def _ends(self) -> list[dict[str, Any]]:
+    ends = {
+      key: getattr(space, 'choices', None) or (space.low, space.high)
+      for key, space in self.spaces.items()
+    }
+    usual = {key: values[0] for key, values in ends.items()}
+    return [{**usual, key: x} for key, values in ends.items() for x in values]
+
+  def jobs(self, trial: Trial) -> list[Job]:
+    changed = _flags(trial.settings)
+    return [
+      Job(
+        path=self.directory / 'runs' / f'{trial.name}-{seed}',
+        arguments=(*self.flags, *changed, f'--seed={seed}'),
+        resumes=True,
+        trial=trial,
+        seed=seed,
+      )
+      for seed in range(self.args.seeds)
+    ]
+
+
+def read(argv: Sequence[str]) -> Sweep:
+  """The sweep of a command line; ValueError says what is wrong with it."""
+  words, fixed = command_line.overrides(argv)
+  tried = [word for word in words if re.match(r'[A-Za-z][\w.]*=', word)]
+  args, rest = parser().parse_known_args(w for w in words if w not in tried)
+  if args.how == 'grid' and args.trials is not None:
+    raise ValueError('--trials is for random and tpe: a grid has them all.')
+  if args.how != 'grid':
+    args.trials = args.trials or _TRIALS
+  if not tried:
+    raise ValueError('nothing is to be tried: add SETTING=VALUE,VALUE.')
+  name, preset = registry.split(args.agent)
+  # Without a target, so that all runs use the same number of steps.
+  stays = {'run.target_return': 'None', **fixed}
+  base = cell_lib.resolve(name, preset, args.topology, stays)
+  if args.steps is not None:
+    budget = {_BUDGET: str(args.steps)}
+    stays = {**cell_lib.falling(base, budget), **stays, **budget}
+    fixed = {**fixed, **budget}
+  classes = cell_lib.classes(base.agent, base.topology)
+  spaces: dict[str, Any] = {}
+  for word in tried:
+    key, _, text = word.partition('=')
+    (whole,) = choices.named({key: ''}, classes, _OTHERS)
+    if whole in spaces:
+      raise ValueError(f'{whole} is there twice: give all values in one word.')
+    if whole in fixed or whole == _BUDGET:
+      raise ValueError(f'{whole} is said by a flag, and cannot be tried.')
+    spaces[whole] = space(word, text)
+    if args.how == 'grid' and not hasattr(spaces[whole], 'choices'):
+      raise ValueError(
+        f'{word} is a range, and a grid needs values between commas. Give '
+        'those, or --how=random or tpe.'
+      )
+  environment, run = base.config['environment'], base.sections['run']
+  topology = (f'--topology={args.topology}',) if args.topology else ()
+  default = f'sweep-{run_directory.default_name(name, environment)}'
+  return Sweep(
+    args,
+    args.dir or pathlib.Path('runs') / default,
+    (args.agent, *topology, *rest, *_flags(stays)),
+    spaces,
+    environment,
+    args.steps or run.steps_per_agent,
+    run.evaluations,
+    lambda changed: cell_lib.resolve(
+      name, preset, args.topology, {**stays, **changed}
+    ),
+  )
+
+
+def space(word: str, text: str) -> Any:
+  """Optuna's distribution of the values of a word SETTING=VALUES.
+
+  `text` is '1e-3,3e-4', in which commas within brackets do not separate, or
+  'log(1e-4,1e-2)', 'uniform(0.9,1)', 'int(1,8)'.
+
+  Raises:
+    ValueError: it is neither.
+  """
+  from optuna import distributions
+
+  found = re.fullmatch(r'(uniform|log|int)\((.*),(.*)\)', text)
+  if found is None:
+    # A comma that no bracket closes behind, unless one opens before that.
+    values = tuple(re.split(r',(?![^(\[{]*[)\]}])', text))
+    if '' in values or len({*values}) < len(values):
+      raise ValueError(f'{word}: values stand between commas, each once.')
+    return distributions.CategoricalDistribution(values)
+  try:
+    kind, number = found[1], int if found[1] == 'int' else float
+    low, high = number(found[2]), number(found[3])
+    if not low < high:
+      raise ValueError('LOW has to be below HIGH')
+    if kind == 'int':
+      return distributions.IntDistribution(low, high)
+    return distributions.FloatDistribution(low, high, log=kind == 'log')
+  except ValueError as e:
+    raise ValueError(f'{word} is no range: {e}.') from None
+
+
+def _text(value: Any) -> str:
+  return f'{value:g}' if isinstance(value, float) else str(value)
+
+
+def _flags(settings: Mapping[str, str]) -> list[str]:
+  return [f'--config.{name}={text}' for name, text in settings.items()]
+
+
+class Search:
+  """Asks Optuna for trials, and tells it their scores.
+
+  Optuna's study is kept in the sweep's directory and belongs to one command:
+  with other flags there is another study, whose trials have the same runs where
+  they have the same settings.
+  """
+
+  def __init__(self, sweep: Sweep):
+    import optuna
+    from optuna.storages import journal
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    args, samplers = sweep.args, optuna.samplers
+    self._sweep, self._args = sweep, args
+    self._state = optuna.trial.TrialState
+    self._sampler = {'tpe': samplers.TPESampler}.get(
+      args.how, samplers.RandomSampler
+    )
+    self._open: dict[str, list[Any]] = {}  # Optuna's running trials by name
+    self._reported: set[tuple[str, int]] = set()
+    pruner: Any = optuna.pruners.NopPruner()
+    if args.prune:
+      warm = sweep.evaluations // 3
+      pruner = optuna.pruners.MedianPruner(n_warmup_steps=warm)
+    own = [args.how, args.draw_seed, args.seeds, args.prune, sweep.flags]
+    self._study = optuna.create_study(
+      storage=optuna.storages.JournalStorage(
+        journal.JournalFileBackend(str(sweep.directory / 'optuna.log'))
+      ),
+      study_name=jobs.digest({'own': [*own, str(sweep.spaces)]}),
+      direction='maximize',
+      pruner=pruner,
+      load_if_exists=True,
+    )
+
+  def trials(self) -> list[Trial]:
+    """All that were asked for, each once."""
+    found = [kept.user_attrs for kept in self._study.trials]
+    settings = {x['name']: x['settings'] for x in found if 'name' in x}
+    return [Trial(*pair) for pair in settings.items()]
+
+  def jobs(self) -> Iterator[Job]:
+    """The runs that are missing, trial by trial."""
+    study, state = self._study, self._state
+    for kept in study.get_trials(states=(state.RUNNING,)):
+      study.tell(kept.number, state=state.FAIL)  # interrupted
+    newest = {kept.user_attrs.get('name'): kept for kept in study.trials}
+    for name, kept in newest.items():
+      if name and kept.state == state.FAIL:
+        study.enqueue_trial(kept.params)
+    wanted, draws = self._args.trials or 0, 0
+    if self._args.how == 'grid':
+      for chosen in self._sweep.combinations():
+        study.enqueue_trial(chosen, skip_if_exists=True)
+    while study.get_trials(states=(state.WAITING,)) or (
+      len(self.trials()) < wanted and draws < _TRIES * wanted
+    ):
+      draws += 1
+      yield from self._missing()
+
+  def _missing(self) -> Iterator[Job]:
+    """The missing runs of the next trial."""
+    study, args = self._study, self._args
+    # A seed for each trial: a sweep that goes on draws other ones.
+    seed = args.draw_seed * 100_000 + len(study.trials)
+    study.sampler = self._sampler(seed=seed)
+    asked = study.ask(self._sweep.spaces)
+    try:
+      trial = self._sweep.trial(asked.params)
+    except ValueError as e:
+      print(f'Not run: {e}', flush=True)
+      study.tell(asked, state=self._state.FAIL)
+      return
+    asked.set_user_attr('settings', trial.settings)
+    asked.set_user_attr('name', trial.name)
+    same = self._open.setdefault(trial.name, [])
+    same.append(asked)
+    if len(same) > 1:
+      return  # its runs are being made
+    own = self._sweep.jobs(trial)
+    for job in own:
+      if args.retry_crashed and _record(job).get('exit_code'):
+        job.record.unlink()
+    for job in own:
+      if job.record.exists():
+        self._seen(job)
+      elif trial.name in self._open:
+        yield job
+
+  def ended(self, job: Job, code: int) -> None:
+    """Writes the record of a run, and closes its trial after the last one."""
+    returns = curves.of_run(job.path).returns
+    whole = not code and len(returns)
+    score = statistics.last_evaluations(returns) if whole else None
+    jsonable.write(job.record, {'exit_code': code, 'score': score})
+    said = f'crashed with exit code {code}, see {job.log}'
+    if not code:
+      said = 'no evaluation' if score is None else f'score {score:.1f}'
+    print(f'{job.path.name}: {job.trial.label}: {said}', flush=True)
+    self._seen(job)
+
+  def unwanted(self, job: Job) -> bool:
+    """Whether a job's trial is pruned, by its evaluations so far."""
+    if job.trial.name not in self._open:
+      return True
+    if not (self._args.prune and job.begun):
+      return False
+    asked, curve = self._open[job.trial.name][0], curves.of_run(job.path)
+    for number, steps in enumerate(curve.steps, 1):
+      share = min(1.0, steps / self._sweep.steps)
+      # Seeds follow each other on Optuna's axis of steps.
+      at = round((job.seed * 1.1 + share) * self._sweep.evaluations)
+      if (job.trial.name, at) not in self._reported:
+        self._reported.add((job.trial.name, at))
+        asked.report(statistics.last_evaluations(curve.returns[:number]), at)
+    pruned = asked.should_prune()
+    if pruned:
+      print(f'{job.path.name}: {job.trial.label}: pruned', flush=True)
+      self._close(job.trial, state=self._state.PRUNED)
+    return pruned
+
+  def _seen(self, job: Job) -> None:
+    """Closes a trial if all its runs have ended, or if it is pruned."""
+    own = [_record(one) for one in self._sweep.jobs(job.trial)]
+    if not all(own):
+      self.unwanted(job)
+    elif job.trial.name in self._open:
+      score = _score(own)
+      state = self._state.FAIL if score is None else self._state.COMPLETE
+      self._close(job.trial, values=score, state=state)
+
+  def _close(self, trial: Trial, **result: Any) -> None:
+    for asked in self._open.pop(trial.name):
+      self._study.tell(asked, **result)
+
+
+def _record(job: Job) -> dict[str, Any]:
+  return jsonable.read(job.record) if job.record.exists() else {}
+
+
+def _steps_made(job: Job) -> int:
+  """Environment steps of all agents of a run, up to its last evaluation."""
+  if not job.begun:
+    return 0
+  found = run_directory.open(job.path)
+  made = [row.get('actor_steps', 0) for row in found.metrics('evaluation')]
+  totals = (found.summary() or {}).get('totals', {})
+  return int(totals.get('actor_steps', max(made, default=0)))
+
+
+def _score(records: Sequence[Mapping[str, Any]]) -> float | None:
+  """The mean over seeds; None if one has no score."""
+  scores = [record.get('score') for record in records]
+  return None if None in scores else sum(scores) / len(scores)
+
+
+def rows(sweep: Sweep, trials: Sequence[Trial]) -> list[dict[str, Any]]:
+  """Rows of the table: higher scores first, no score last.
+
+  All have the same columns: a setting that changes nothing in a trial is None
+  in its row.
+  """
+  found = []
+  for trial in trials:
+    own = sweep.jobs(trial)
+    records = [_record(job) for job in own]
+    scores = [r['score'] for r in records if r.get('score') is not None]
+    crashed = any(record.get('exit_code') for record in records)
+    found.append(
+      {
+        **dict.fromkeys(sweep.spaces),
+        **trial.settings,
+        'steps': sweep.steps,
+        'score': _score(records),
+        'worst': min(scores, default=None),
+        'best': max(scores, default=None),
+        'state': 'crashed' if crashed else 'done' if all(records) else 'pruned',
+        'env_steps': sum(map(_steps_made, own)),
+        'run': f'{trial.name}-*',
+      }
+    )
+  return sorted(
+    found,
+    key=lambda row: math.inf if row['score'] is None else -row['score'],
+  )
+
+
+def text_table(table: Sequence[Mapping[str, Any]]) -> str:
+  cells = [[*table[0]], *([_short(v) for v in row.values()] for row in table)]
+  wide = [max(map(len, column)) for column in zip(*cells)]
+  return '\n'.join(
+    '  '.join(cell.rjust(width) for cell, width in zip(row, wide))
+    for row in cells
+  )
+
+
+def _short(value: Any) -> str:
+  if isinstance(value, float):
+    return f'{value:.1f}'
+  if isinstance(value, int):
+    return f'{value:,}'
+  return '-' if value is None else value
+
+
+def run(sweep: Sweep) -> int:
+  """Makes the missing runs, then the table and the picture.
+
+  Returns 1 if a run crashed, else 0.
+
+  Raises:
+    ValueError: a run refused its flags, or was stopped; or no trial could run.
+  """
+  with open(sweep.directory / 'command.txt', 'a', encoding='utf-8') as file:
+    file.write(commands.line() + '\n')
+  search = Search(sweep)
+  jobs.run(search.jobs(), sweep.args.jobs, search.ended, search.unwanted)
+  table = rows(sweep, search.trials())
+  if not table:
+    raise ValueError('no trial could be run.')
+  path = sweep.directory / 'table.csv'
+  with open(path, 'w', newline='', encoding='utf-8') as file:
+    writer = csv.DictWriter(file, list(table[0]))
+    writer.writeheader()
+    writer.writerows(table)
+  steps = sum(row['env_steps'] for row in table)
+  print(
+    f'\n{text_table(table)}\n\n{steps:,} environment steps in all runs.\n'
+    f'{_picture(sweep, table)}\nTable: {path}'
+  )
+  best = table[0]
+  if best['score'] is not None:
+    trial = _trial(sweep, best)
+    again = shlex.join([*sweep.flags, *_flags(trial.settings)])
+    print(
+      f'Best: {trial.label}: {best["score"]:.1f}. The best of several looks '
+      'better than it is. With a seed that chose nothing:\n'
+      f'  {commands.called("run")} {again} --seed={_NEW_SEED}'
+    )
+  return int(any(row['state'] == 'crashed' for row in table))
+
+
+def _trial(sweep: Sweep, row: Mapping[str, Any]) -> Trial:
+  settings = {k: row[k] for k in sweep.spaces if row[k] is not None}
+  return Trial(row['run'].removesuffix('-*'), settings)
+
+
+def _picture(sweep: Sweep, table: Sequence[Mapping[str, Any]]) -> str:
+  """Draws the best trials; says where."""
+  groups = {}
+  for row in table[:_DRAWN]:
+    trial = _trial(sweep, row)
+    state = '' if row['state'] == 'done' else f', {row["state"]}'
+    # A crashed one would go on flat, where it ended.
+    groups[trial.label + state] = [
+      curves.of_run(job.path)
+      for job in sweep.jobs(trial)
+      if _record(job).get('score') is not None
+    ]
+  try:
+    path = compared.compare_curves(
+      groups,
+      sweep.directory / 'curves.png',
+      budget=sweep.steps,
+      title=f'{sweep.environment}: the best of {len(table)}',
+      threshold=curves.threshold(sweep.environment),
+    )
+  except ValueError as e:  # no evaluation at all
+    return f'No picture: {e}'
+  return f'Picture: {path}'
+
+
+def _planned(sweep: Sweep, checked: Sequence[Trial]) -> str:
+  args = sweep.args
+  lines = [f'  {trial.name}  {trial.label}' for trial in checked]
+  count = len(checked)
+  if args.how != 'grid':
+    lines = [f'  {key}: {space}' for key, space in sweep.spaces.items()]
+    count = args.trials
+  return '\n'.join(
+    [
+      f'{count} trials, {args.seeds} seeds of each, {sweep.steps:,} steps of '
+      f'each agent, in {sweep.directory}:',
+      *lines,
+    ]
+  )
+
+
+def main() -> int:
+  first.raise_interrupts()
+  jobs.interrupt_on_signals()
+  try:
+    packages.require('murmuration sweep', {'optuna': 'optuna'})
+    sys.path.append(commands.here())  # for settings of the form module:Name
+    sweep = read(sys.argv[1:])
+    planned = _planned(sweep, sweep.checked())
+    if sweep.args.plan:
+      return commands.show(planned)
+    if (sweep.directory / 'config.json').exists():
+      raise ValueError(
+        f'{sweep.directory} is a run: give another directory, --dir=NEW.'
+      )
+    print(planned, flush=True)
+    with jobs.alone([sweep.directory]):
+      return run(sweep)
+  except (ValueError, OSError) as e:
+    return commands.refuse(e)
+  except KeyboardInterrupt:
+    print('Interrupted. The same command goes on from here.', file=sys.stderr)
+    return commands.INTERRUPTED
+
+
+def parser() -> commands.Parser:
+  at_least = commands.at_least
+  made = commands.Parser(__doc__)
+  made.add_argument(
+    'agent',
+    # The words after it are taken out before: they may stand anywhere.
+    metavar='AGENT[:PRESET] [SETTING=VALUES ...]',
+    help='as of `murmuration run`; and what is tried, in a word for each '
+    'setting: values between commas, uniform(LOW,HIGH), log(LOW,HIGH) or '
+    'int(LOW,HIGH)',
+  )
+  made.add_argument('--how', default='grid', choices=('grid', 'random', 'tpe'))
+  made.add_argument(
+    '--trials', type=at_least(1), help='of random and tpe; default: 20'
+  )
+  made.add_argument('--draw_seed', type=at_least(0), default=0, help='of draws')
+  made.add_argument(
+    '--prune',
+    action='store_true',
+    help='stop a trial whose best evaluation so far is below the median of '
+    'others at that point, from the sixth trial on',
+  )
+  made.add_argument(
+    '--seeds', type=at_least(1), default=3, help='of each trial; default: 3'
+  )
+  made.add_argument(
+    '--steps',
+    type=at_least(1),
+    help="environment steps of each agent; default: the preset's",
+  )
+  made.add_argument(
+    '--jobs', type=at_least(1), default=1, help='runs at a time; default: 1'
+  )
+  made.add_argument(
+    '--dir',
+    type=pathlib.Path,
+    help='where runs and tables are; default: runs/sweep-AGENT-TASK',
+  )
+  made.add_argument(
+    '--plan', action='store_true', help='show what would be run, and end'
+  )
+  made.add_argument(
+    '--retry_crashed', action='store_true', help='go on with crashed runs'
+  )
+  made.add_argument('--topology', help="default: the agent's own")
+  return made
+
+
+if __name__ == '__main__':
+  sys.exit(main())
