@@ -6,9 +6,8 @@ murmuration sweep ppo:cartpole --how=tpe --trials=30 --prune \\
 
 grid: all combinations. random, tpe: --trials of them; tpe (Optuna's
 tree-structured Parzen estimator) draws near those that were good. A trial's
-score is the mean over its seeds of the last three evaluations. Flags that are
-not below are those of `murmuration run`, for every run. An interrupted sweep
-goes on by the same command, and runs with the same settings are made once.
+score is the mean over its seeds of the last three evaluations. An interrupted
+sweep goes on by the same command, and no run is made twice.
 """
 
 from __future__ import annotations
@@ -57,8 +56,10 @@ _OTHERS = {
   'environment': 'A sweep has one: --config.environment=ID.',
   'topology': 'A sweep has one: --topology=NAME.',
 }
+# Flags of every run, as of `murmuration run`.
+_OF_RUN = 'topology', 'lp_launch_type', 'ray_address', 'isolate', 'sink'
 _TRIALS = 20
-_TRIES = 10  # draws for each wanted trial, as some are repeats
+_TRIES = 5  # draws for each wanted trial, as some are repeats
 _DRAWN = 6  # trials in the picture, as many as it has colours
 _NEW_SEED = 1000  # a seed by which no trial was selected
 
@@ -82,11 +83,8 @@ class Trial(NamedTuple):
 class Job(jobs.Job):
   """The run of a trial with a seed."""
 
-  trial: Trial
+  trial: Trial = dataclasses.field(compare=False)
   seed: int
-
-  def __hash__(self) -> int:
-    return hash(self.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +175,7 @@ def read(argv: Sequence[str]) -> Sweep:
   """The sweep of a command line; ValueError says what is wrong with it."""
   words, fixed = command_line.overrides(argv)
   tried = [word for word in words if re.match(r'[A-Za-z][\w.]*=', word)]
-  args, rest = parser().parse_known_args(w for w in words if w not in tried)
+  args = parser().parse([word for word in words if word not in tried])
   if args.how == 'grid' and args.trials is not None:
     raise ValueError('--trials is for random and tpe: a grid has them all.')
   if args.how != 'grid':
@@ -208,12 +206,13 @@ def read(argv: Sequence[str]) -> Sweep:
         'those, or --how=random or tpe.'
       )
   environment, run = base.config['environment'], base.sections['run']
-  topology = (f'--topology={args.topology}',) if args.topology else ()
+  given = [(name, getattr(args, name)) for name in _OF_RUN]
+  flags = [f'--{name}={value}' for name, value in given if value is not None]
   default = f'sweep-{run_directory.default_name(name, environment)}'
   return Sweep(
     args,
     args.dir or pathlib.Path('runs') / default,
-    (args.agent, *topology, *rest, *_flags(stays)),
+    (args.agent, *flags, *_flags(stays)),
     spaces,
     environment,
     args.steps or run.steps_per_agent,
@@ -235,23 +234,37 @@ def space(word: str, text: str) -> Any:
   """
   from optuna import distributions
 
-  found = re.fullmatch(r'(uniform|log|int)\((.*),(.*)\)', text)
+  found = re.fullmatch(r'(uniform|log|int)\((.*)\)', text)
   if found is None:
-    # A comma that no bracket closes behind, unless one opens before that.
-    values = tuple(re.split(r',(?![^(\[{]*[)\]}])', text))
+    values = tuple(_split(text))
     if '' in values or len({*values}) < len(values):
       raise ValueError(f'{word}: values stand between commas, each once.')
     return distributions.CategoricalDistribution(values)
+  kind, ends = found.groups()
   try:
-    kind, number = found[1], int if found[1] == 'int' else float
-    low, high = number(found[2]), number(found[3])
-    if not low < high:
-      raise ValueError('LOW has to be below HIGH')
+    low, high = map(int if kind == 'int' else float, ends.split(','))
+    if not -math.inf < low < high < math.inf:
+      raise ValueError
     if kind == 'int':
       return distributions.IntDistribution(low, high)
     return distributions.FloatDistribution(low, high, log=kind == 'log')
-  except ValueError as e:
-    raise ValueError(f'{word} is no range: {e}.') from None
+  except ValueError:
+    raise ValueError(
+      f'{word}: {kind}(LOW,HIGH) needs two numbers, LOW below HIGH; whole ones '
+      'for int, and above 0 for log.'
+    ) from None
+
+
+def _split(text: str) -> list[str]:
+  """Splits at commas that are not within brackets."""
+  words, depth = [''], 0
+  for letter in text:
+    depth += (letter in '([{') - (letter in ')]}')
+    if letter == ',' and not depth:
+      words.append('')
+    else:
+      words[-1] += letter
+  return [word.strip() for word in words]
 
 
 def _text(value: Any) -> str:
@@ -431,19 +444,13 @@ def rows(sweep: Sweep, trials: Sequence[Trial]) -> list[dict[str, Any]]:
     records = [_record(job) for job in own]
     scores = [r['score'] for r in records if r.get('score') is not None]
     crashed = any(record.get('exit_code') for record in records)
-    found.append(
-      {
-        **dict.fromkeys(sweep.spaces),
-        **trial.settings,
-        'steps': sweep.steps,
-        'score': _score(records),
-        'worst': min(scores, default=None),
-        'best': max(scores, default=None),
-        'state': 'crashed' if crashed else 'done' if all(records) else 'pruned',
-        'env_steps': sum(map(_steps_made, own)),
-        'run': f'{trial.name}-*',
-      }
-    )
+    row = {**dict.fromkeys(sweep.spaces), **trial.settings}
+    row |= {'steps': sweep.steps, 'score': _score(records)}
+    row |= {'worst': min(scores, default=None)}
+    row |= {'best': max(scores, default=None)}
+    state = 'crashed' if crashed else 'done' if all(records) else 'pruned'
+    row |= {'state': state, 'env_steps': sum(map(_steps_made, own))}
+    found.append({**row, 'run': f'{trial.name}-*'})
   return sorted(
     found,
     key=lambda row: math.inf if row['score'] is None else -row['score'],
@@ -479,54 +486,47 @@ def run(sweep: Sweep) -> int:
     file.write(commands.line() + '\n')
   search = Search(sweep)
   jobs.run(search.jobs(), sweep.args.jobs, search.ended, search.unwanted)
-  table = rows(sweep, search.trials())
-  if not table:
+  trials = search.trials()
+  if not trials:
     raise ValueError('no trial could be run.')
-  path = sweep.directory / 'table.csv'
+  table, path = rows(sweep, trials), sweep.directory / 'table.csv'
   with open(path, 'w', newline='', encoding='utf-8') as file:
     writer = csv.DictWriter(file, list(table[0]))
     writer.writeheader()
     writer.writerows(table)
+  by_run = {f'{trial.name}-*': trial for trial in trials}
+  ordered = [by_run[row['run']] for row in table]
   steps = sum(row['env_steps'] for row in table)
   print(
     f'\n{text_table(table)}\n\n{steps:,} environment steps in all runs.\n'
-    f'{_picture(sweep, table)}\nTable: {path}'
+    f'{_picture(sweep, ordered[:_DRAWN])}\nTable: {path}'
   )
-  best = table[0]
-  if best['score'] is not None:
-    trial = _trial(sweep, best)
-    again = shlex.join([*sweep.flags, *_flags(trial.settings)])
+  if table[0]['score'] is not None:
+    best = ordered[0]
+    again = shlex.join([*sweep.flags, *_flags(best.settings)])
     print(
-      f'Best: {trial.label}: {best["score"]:.1f}. The best of several looks '
+      f'Best: {best.label}: {table[0]["score"]:.1f}. The best of several looks '
       'better than it is. With a seed that chose nothing:\n'
       f'  {commands.called("run")} {again} --seed={_NEW_SEED}'
     )
   return int(any(row['state'] == 'crashed' for row in table))
 
 
-def _trial(sweep: Sweep, row: Mapping[str, Any]) -> Trial:
-  settings = {k: row[k] for k in sweep.spaces if row[k] is not None}
-  return Trial(row['run'].removesuffix('-*'), settings)
-
-
-def _picture(sweep: Sweep, table: Sequence[Mapping[str, Any]]) -> str:
-  """Draws the best trials; says where."""
-  groups = {}
-  for row in table[:_DRAWN]:
-    trial = _trial(sweep, row)
-    state = '' if row['state'] == 'done' else f', {row["state"]}'
-    # A crashed one would go on flat, where it ended.
-    groups[trial.label + state] = [
-      curves.of_run(job.path)
-      for job in sweep.jobs(trial)
-      if _record(job).get('score') is not None
-    ]
+def _picture(sweep: Sweep, trials: Sequence[Trial]) -> str:
+  """Draws trials with those of their runs that have a score; says where."""
   try:
     path = compared.compare_curves(
-      groups,
+      {
+        trial.label: [
+          curves.of_run(job.path)
+          for job in sweep.jobs(trial)
+          if _record(job).get('score') is not None
+        ]
+        for trial in trials
+      },
       sweep.directory / 'curves.png',
       budget=sweep.steps,
-      title=f'{sweep.environment}: the best of {len(table)}',
+      title=f'{sweep.environment}: the best of the sweep',
       threshold=curves.threshold(sweep.environment),
     )
   except ValueError as e:  # no evaluation at all
@@ -535,19 +535,15 @@ def _picture(sweep: Sweep, table: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _planned(sweep: Sweep, checked: Sequence[Trial]) -> str:
-  args = sweep.args
+  args, count = sweep.args, sweep.args.trials or len(checked)
   lines = [f'  {trial.name}  {trial.label}' for trial in checked]
-  count = len(checked)
   if args.how != 'grid':
     lines = [f'  {key}: {space}' for key, space in sweep.spaces.items()]
-    count = args.trials
-  return '\n'.join(
-    [
-      f'{count} trials, {args.seeds} seeds of each, {sweep.steps:,} steps of '
-      f'each agent, in {sweep.directory}:',
-      *lines,
-    ]
+  first_line = (
+    f'{count} trials, {args.seeds} seeds of each, {sweep.steps:,} steps of '
+    f'each agent, in {sweep.directory}:'
   )
+  return '\n'.join([first_line, *lines])
 
 
 def main() -> int:
@@ -575,7 +571,6 @@ def main() -> int:
 
 
 def parser() -> commands.Parser:
-  at_least = commands.at_least
   made = commands.Parser(__doc__)
   made.add_argument(
     'agent',
@@ -586,39 +581,40 @@ def parser() -> commands.Parser:
     'int(LOW,HIGH)',
   )
   made.add_argument('--how', default='grid', choices=('grid', 'random', 'tpe'))
-  made.add_argument(
-    '--trials', type=at_least(1), help='of random and tpe; default: 20'
-  )
-  made.add_argument('--draw_seed', type=at_least(0), default=0, help='of draws')
-  made.add_argument(
-    '--prune',
-    action='store_true',
-    help='stop a trial whose best evaluation so far is below the median of '
-    'others at that point, from the sixth trial on',
-  )
-  made.add_argument(
-    '--seeds', type=at_least(1), default=3, help='of each trial; default: 3'
-  )
-  made.add_argument(
-    '--steps',
-    type=at_least(1),
-    help="environment steps of each agent; default: the preset's",
-  )
-  made.add_argument(
-    '--jobs', type=at_least(1), default=1, help='runs at a time; default: 1'
-  )
+  for name, least, default, said in (
+    ('trials', 1, None, f'of random and tpe; default: {_TRIALS}'),
+    ('seeds', 1, 3, 'of each trial; default: 3'),
+    (
+      'steps',
+      1,
+      None,
+      "environment steps of each agent; default: the preset's",
+    ),
+    ('jobs', 1, 1, 'runs at a time; default: 1'),
+    ('draw_seed', 0, 0, 'of what random and tpe draw; default: 0'),
+  ):
+    kind = commands.at_least(least)
+    made.add_argument(f'--{name}', type=kind, default=default, help=said)
+  for name, said in (
+    ('prune', 'stop a trial whose best evaluation is below the median of the '
+     'others at that point, from the sixth trial on'),
+    ('retry_crashed', 'go on with crashed runs'),
+    ('plan', 'show what would be run, and end'),
+  ):  # fmt: skip
+    made.add_argument(f'--{name}', action='store_true', help=said)
   made.add_argument(
     '--dir',
     type=pathlib.Path,
     help='where runs and tables are; default: runs/sweep-AGENT-TASK',
   )
+  for name in _OF_RUN:
+    made.add_argument(f'--{name}', help='of every run, as of `murmuration run`')
   made.add_argument(
-    '--plan', action='store_true', help='show what would be run, and end'
+    '--config.SECTION.NAME',
+    metavar='VALUE',
+    dest='unused',
+    help='a setting that stays; --config.environment=ID is the task',
   )
-  made.add_argument(
-    '--retry_crashed', action='store_true', help='go on with crashed runs'
-  )
-  made.add_argument('--topology', help="default: the agent's own")
   return made
 
 
