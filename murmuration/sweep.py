@@ -12,17 +12,14 @@ sweep goes on by the same command, and no run is made twice.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import csv
-import dataclasses
-import itertools
 import math
 import pathlib
 import re
 import shlex
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 # When run as a file, Python searches murmuration/ for modules first.
 from murmuration.run_records import first
@@ -35,11 +32,9 @@ from murmuration.run_records import later
 if __name__ == '__main__':
   later.put_off()  # only the runs need TensorFlow
 
-from murmuration import choices
 from murmuration import jobs
-from murmuration.launch import cell as cell_lib
+from murmuration import trials as trials_lib
 from murmuration.launch import command_line
-from murmuration.launch import registry
 from murmuration.run_records import commands
 from murmuration.run_records import compared
 from murmuration.run_records import curves
@@ -48,231 +43,10 @@ from murmuration.run_records import learning_statistics as statistics
 from murmuration.run_records import packages
 from murmuration.run_records import run_directory
 
-_BUDGET = 'run.steps_per_agent'
-# What is no setting, and is said by a flag.
-_OTHERS = {
-  'seed': 'Each trial has the seeds 0 to N - 1 of --seeds=N.',
-  'steps': 'Each trial has --steps=N.',
-  'environment': 'A sweep has one: --config.environment=ID.',
-  'topology': 'A sweep has one: --topology=NAME.',
-}
-# Flags of every run, as of `murmuration run`.
-_OF_RUN = 'topology', 'lp_launch_type', 'ray_address', 'isolate', 'sink'
 _TRIALS = 20
 _TRIES = 5  # draws for each wanted trial, as some are repeats
 _DRAWN = 6  # trials in the picture, as many as it has colours
 _NEW_SEED = 1000  # a seed by which no trial was selected
-
-
-class Trial(NamedTuple):
-  """Settings that are tried together, without those that change nothing.
-
-  `name` is a hash of all settings of its runs except the seed.
-  """
-
-  name: str
-  settings: dict[str, str]
-
-  @property
-  def label(self) -> str:
-    pairs = self.settings.items()
-    return ', '.join(f'{key.partition(".")[2]}={text}' for key, text in pairs)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job(jobs.Job):
-  """The run of a trial with a seed."""
-
-  trial: Trial = dataclasses.field(compare=False)
-  seed: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Sweep:
-  """The plan of a sweep.
-
-  Attributes:
-    args: flags of the command.
-    directory: of its runs and tables.
-    flags: of every run: agent, topology, engine, fixed settings.
-    spaces: Optuna's distributions of what is tried, by section.name.
-    environment: gymnasium id or module:Name.
-    steps: environment steps of each agent.
-    evaluations: of each run.
-    resolve: returns the cell of changed settings.
-  """
-
-  args: argparse.Namespace
-  directory: pathlib.Path
-  flags: tuple[str, ...]
-  spaces: Mapping[str, Any]
-  environment: str
-  steps: int
-  evaluations: int
-  resolve: Callable[[Mapping[str, str]], cell_lib.Cell]
-
-  def trial(self, chosen: Mapping[str, Any]) -> Trial:
-    """The trial of these values; ValueError says why it cannot be run."""
-    kept = {key: _text(value) for key, value in chosen.items()}
-    while True:
-      try:
-        cell = self.resolve(kept)
-        break
-      except cell_lib.Unused as e:
-        if kept.pop(e.key, None) is None:
-          raise
-    cell.build()
-    config = jsonable.decode(jsonable.encode(cell.config))
-    return Trial(jobs.digest(config)[:8], kept)
-
-  def combinations(self) -> list[dict[str, Any]]:
-    """All of a grid; the last setting varies fastest."""
-    values = (space.choices for space in self.spaces.values())
-    return [dict(zip(self.spaces, row)) for row in itertools.product(*values)]
-
-  def checked(self) -> list[Trial]:
-    """A grid's trials; of other sweeps each value and end of a range once.
-
-    Raises:
-      ValueError: one cannot be run, two are the same, or a setting changes
-        nothing in any of them.
-    """
-    tried = self.combinations() if self.args.how == 'grid' else self._ends()
-    found: dict[str, Trial] = {}
-    for trial in map(self.trial, tried):
-      other = found.setdefault(trial.name, trial)
-      if other != trial and self.args.how == 'grid':
-        raise ValueError(
-          f'{other.label} and {trial.label} are the same. Leave one out.'
-        )
-    if {*self.spaces}.difference(*(t.settings for t in found.values())):
-      self.resolve({key: _text(value) for key, value in tried[0].items()})
-    return list(found.values())
-
-  def _ends(self) -> list[dict[str, Any]]:
-    ends = {
-      key: getattr(space, 'choices', None) or (space.low, space.high)
-      for key, space in self.spaces.items()
-    }
-    usual = {key: values[0] for key, values in ends.items()}
-    return [{**usual, key: x} for key, values in ends.items() for x in values]
-
-  def jobs(self, trial: Trial) -> list[Job]:
-    changed = _flags(trial.settings)
-    return [
-      Job(
-        path=self.directory / 'runs' / f'{trial.name}-{seed}',
-        arguments=(*self.flags, *changed, f'--seed={seed}'),
-        resumes=True,
-        trial=trial,
-        seed=seed,
-      )
-      for seed in range(self.args.seeds)
-    ]
-
-
-def read(argv: Sequence[str]) -> Sweep:
-  """The sweep of a command line; ValueError says what is wrong with it."""
-  words, fixed = command_line.overrides(argv)
-  tried = [word for word in words if re.match(r'[A-Za-z][\w.]*=', word)]
-  args = parser().parse([word for word in words if word not in tried])
-  if args.how == 'grid' and args.trials is not None:
-    raise ValueError('--trials is for random and tpe: a grid has them all.')
-  if args.how != 'grid':
-    args.trials = args.trials or _TRIALS
-  if not tried:
-    raise ValueError('nothing is to be tried: add SETTING=VALUE,VALUE.')
-  name, preset = registry.split(args.agent)
-  # Without a target, so that all runs use the same number of steps.
-  stays = {'run.target_return': 'None', **fixed}
-  base = cell_lib.resolve(name, preset, args.topology, stays)
-  if args.steps is not None:
-    budget = {_BUDGET: str(args.steps)}
-    stays = {**cell_lib.falling(base, budget), **stays, **budget}
-    fixed = {**fixed, **budget}
-  classes = cell_lib.classes(base.agent, base.topology)
-  spaces: dict[str, Any] = {}
-  for word in tried:
-    key, _, text = word.partition('=')
-    (whole,) = choices.named({key: ''}, classes, _OTHERS)
-    if whole in spaces:
-      raise ValueError(f'{whole} is there twice: give all values in one word.')
-    if whole in fixed or whole == _BUDGET:
-      raise ValueError(f'{whole} is said by a flag, and cannot be tried.')
-    spaces[whole] = space(word, text)
-    if args.how == 'grid' and not hasattr(spaces[whole], 'choices'):
-      raise ValueError(
-        f'{word} is a range, and a grid needs values between commas. Give '
-        'those, or --how=random or tpe.'
-      )
-  environment, run = base.config['environment'], base.sections['run']
-  given = [(name, getattr(args, name)) for name in _OF_RUN]
-  flags = [f'--{name}={value}' for name, value in given if value is not None]
-  default = f'sweep-{run_directory.default_name(name, environment)}'
-  return Sweep(
-    args,
-    args.dir or pathlib.Path('runs') / default,
-    (args.agent, *flags, *_flags(stays)),
-    spaces,
-    environment,
-    args.steps or run.steps_per_agent,
-    run.evaluations,
-    lambda changed: cell_lib.resolve(
-      name, preset, args.topology, {**stays, **changed}
-    ),
-  )
-
-
-def space(word: str, text: str) -> Any:
-  """Optuna's distribution of the values of a word SETTING=VALUES.
-
-  `text` is '1e-3,3e-4', in which commas within brackets do not separate, or
-  'log(1e-4,1e-2)', 'uniform(0.9,1)', 'int(1,8)'.
-
-  Raises:
-    ValueError: it is neither.
-  """
-  from optuna import distributions
-
-  found = re.fullmatch(r'(uniform|log|int)\((.*)\)', text)
-  if found is None:
-    values = tuple(_split(text))
-    if '' in values or len({*values}) < len(values):
-      raise ValueError(f'{word}: values stand between commas, each once.')
-    return distributions.CategoricalDistribution(values)
-  kind, ends = found.groups()
-  try:
-    low, high = map(int if kind == 'int' else float, ends.split(','))
-    if not -math.inf < low < high < math.inf:
-      raise ValueError
-    if kind == 'int':
-      return distributions.IntDistribution(low, high)
-    return distributions.FloatDistribution(low, high, log=kind == 'log')
-  except ValueError:
-    raise ValueError(
-      f'{word}: {kind}(LOW,HIGH) needs two numbers, LOW below HIGH; whole ones '
-      'for int, and above 0 for log.'
-    ) from None
-
-
-def _split(text: str) -> list[str]:
-  """Splits at commas that are not within brackets."""
-  words, depth = [''], 0
-  for letter in text:
-    depth += (letter in '([{') - (letter in ')]}')
-    if letter == ',' and not depth:
-      words.append('')
-    else:
-      words[-1] += letter
-  return [word.strip() for word in words]
-
-
-def _text(value: Any) -> str:
-  return f'{value:g}' if isinstance(value, float) else str(value)
-
-
-def _flags(settings: Mapping[str, str]) -> list[str]:
-  return [f'--config.{name}={text}' for name, text in settings.items()]
 
 
 class Search:
@@ -283,7 +57,7 @@ class Search:
   they have the same settings.
   """
 
-  def __init__(self, sweep: Sweep):
+  def __init__(self, sweep: trials_lib.Sweep):
     import optuna
     from optuna.storages import journal
 
@@ -300,24 +74,23 @@ class Search:
     if args.prune:
       warm = sweep.evaluations // 3
       pruner = optuna.pruners.MedianPruner(n_warmup_steps=warm)
-    own = [args.how, args.draw_seed, args.seeds, args.prune, sweep.flags]
     self._study = optuna.create_study(
       storage=optuna.storages.JournalStorage(
         journal.JournalFileBackend(str(sweep.directory / 'optuna.log'))
       ),
-      study_name=jobs.digest({'own': [*own, str(sweep.spaces)]}),
+      study_name=sweep.digest(),
       direction='maximize',
       pruner=pruner,
       load_if_exists=True,
     )
 
-  def trials(self) -> list[Trial]:
+  def trials(self) -> list[trials_lib.Trial]:
     """All that were asked for, each once."""
     found = [kept.user_attrs for kept in self._study.trials]
     settings = {x['name']: x['settings'] for x in found if 'name' in x}
-    return [Trial(*pair) for pair in settings.items()]
+    return [trials_lib.Trial(*pair) for pair in settings.items()]
 
-  def jobs(self) -> Iterator[Job]:
+  def jobs(self) -> Iterator[trials_lib.Job]:
     """The runs that are missing, trial by trial."""
     study, state = self._study, self._state
     for kept in study.get_trials(states=(state.RUNNING,)):
@@ -336,7 +109,7 @@ class Search:
       draws += 1
       yield from self._missing()
 
-  def _missing(self) -> Iterator[Job]:
+  def _missing(self) -> Iterator[trials_lib.Job]:
     """The missing runs of the next trial."""
     study, args = self._study, self._args
     # A seed for each trial: a sweep that goes on draws other ones.
@@ -365,7 +138,7 @@ class Search:
       elif trial.name in self._open:
         yield job
 
-  def ended(self, job: Job, code: int) -> None:
+  def ended(self, job: trials_lib.Job, code: int) -> None:
     """Writes the record of a run, and closes its trial after the last one."""
     returns = curves.of_run(job.path).returns
     whole = not code and len(returns)
@@ -377,7 +150,7 @@ class Search:
     print(f'{job.path.name}: {job.trial.label}: {said}', flush=True)
     self._seen(job)
 
-  def unwanted(self, job: Job) -> bool:
+  def unwanted(self, job: trials_lib.Job) -> bool:
     """Whether a job's trial is pruned, by its evaluations so far."""
     if job.trial.name not in self._open:
       return True
@@ -397,7 +170,7 @@ class Search:
       self._close(job.trial, state=self._state.PRUNED)
     return pruned
 
-  def _seen(self, job: Job) -> None:
+  def _seen(self, job: trials_lib.Job) -> None:
     """Closes a trial if all its runs have ended, or if it is pruned."""
     own = [_record(one) for one in self._sweep.jobs(job.trial)]
     if not all(own):
@@ -407,16 +180,16 @@ class Search:
       state = self._state.FAIL if score is None else self._state.COMPLETE
       self._close(job.trial, values=score, state=state)
 
-  def _close(self, trial: Trial, **result: Any) -> None:
+  def _close(self, trial: trials_lib.Trial, **result: Any) -> None:
     for asked in self._open.pop(trial.name):
       self._study.tell(asked, **result)
 
 
-def _record(job: Job) -> dict[str, Any]:
+def _record(job: trials_lib.Job) -> dict[str, Any]:
   return jsonable.read(job.record) if job.record.exists() else {}
 
 
-def _steps_made(job: Job) -> int:
+def _steps_made(job: trials_lib.Job) -> int:
   """Environment steps of all agents of a run, up to its last evaluation."""
   if not job.begun:
     return 0
@@ -432,7 +205,9 @@ def _score(records: Sequence[Mapping[str, Any]]) -> float | None:
   return None if None in scores else sum(scores) / len(scores)
 
 
-def rows(sweep: Sweep, trials: Sequence[Trial]) -> list[dict[str, Any]]:
+def rows(
+  sweep: trials_lib.Sweep, trials: Sequence[trials_lib.Trial]
+) -> list[dict[str, Any]]:
   """Rows of the table: higher scores first, no score last.
 
   All have the same columns: a setting that changes nothing in a trial is None
@@ -474,7 +249,7 @@ def _short(value: Any) -> str:
   return '-' if value is None else value
 
 
-def run(sweep: Sweep) -> int:
+def run(sweep: trials_lib.Sweep) -> int:
   """Makes the missing runs, then the table and the picture.
 
   Returns 1 if a run crashed, else 0.
@@ -503,7 +278,7 @@ def run(sweep: Sweep) -> int:
   )
   if table[0]['score'] is not None:
     best = ordered[0]
-    again = shlex.join([*sweep.flags, *_flags(best.settings)])
+    again = shlex.join([*sweep.flags, *trials_lib.as_flags(best.settings)])
     print(
       f'Best: {best.label}: {table[0]["score"]:.1f}. The best of several looks '
       'better than it is. With a seed that chose nothing:\n'
@@ -512,7 +287,9 @@ def run(sweep: Sweep) -> int:
   return int(any(row['state'] == 'crashed' for row in table))
 
 
-def _picture(sweep: Sweep, trials: Sequence[Trial]) -> str:
+def _picture(
+  sweep: trials_lib.Sweep, trials: Sequence[trials_lib.Trial]
+) -> str:
   """Draws trials with those of their runs that have a score; says where."""
   try:
     path = compared.compare_curves(
@@ -534,7 +311,9 @@ def _picture(sweep: Sweep, trials: Sequence[Trial]) -> str:
   return f'Picture: {path}'
 
 
-def _planned(sweep: Sweep, checked: Sequence[Trial]) -> str:
+def _planned(
+  sweep: trials_lib.Sweep, checked: Sequence[trials_lib.Trial]
+) -> str:
   args, count = sweep.args, sweep.args.trials or len(checked)
   lines = [f'  {trial.name}  {trial.label}' for trial in checked]
   if args.how != 'grid':
@@ -570,7 +349,19 @@ def main() -> int:
     return commands.INTERRUPTED
 
 
-def parser() -> commands.Parser:
+def read(argv: Sequence[str]) -> trials_lib.Sweep:
+  """The sweep of a command line; ValueError says what is wrong with it."""
+  words, fixed = command_line.overrides(argv)
+  tried = [word for word in words if re.match(r'[A-Za-z][\w.]*=', word)]
+  args = _parser().parse([word for word in words if word not in tried])
+  if args.how == 'grid' and args.trials is not None:
+    raise ValueError('--trials is for random and tpe: a grid has them all.')
+  if args.how != 'grid':
+    args.trials = args.trials or _TRIALS
+  return trials_lib.plan(args, tried, fixed)
+
+
+def _parser() -> commands.Parser:
   made = commands.Parser(__doc__)
   made.add_argument(
     'agent',
@@ -607,7 +398,7 @@ def parser() -> commands.Parser:
     type=pathlib.Path,
     help='where runs and tables are; default: runs/sweep-AGENT-TASK',
   )
-  for name in _OF_RUN:
+  for name in trials_lib.OF_RUN:
     made.add_argument(f'--{name}', help='of every run, as of `murmuration run`')
   made.add_argument(
     '--config.SECTION.NAME',

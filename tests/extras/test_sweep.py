@@ -14,7 +14,9 @@ import pytest
 
 from murmuration import jobs
 from murmuration import sweep
+from murmuration import trials
 from murmuration.launch import command_line
+from murmuration.launch import registry
 from murmuration.run_records import commands
 from murmuration.run_records import jsonable
 from murmuration.run_records import run_directory
@@ -84,7 +86,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(argv, said):
 )  # fmt: skip
 def test_what_is_no_space_is_refused(values):
   with pytest.raises(ValueError, match='agent.x'):
-    sweep.space(f'agent.x={values}', values)
+    trials.space(f'agent.x={values}', values)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_what_is_no_space_is_refused(values):
   ],
 )
 def test_commas_in_brackets_do_not_separate_values(text, values):
-  assert sweep.space('x', text).choices == values
+  assert trials.space('x', text).choices == values
 
 
 def test_runs_are_named_by_their_settings_and_not_by_their_place():
@@ -167,6 +169,14 @@ class Corridor(gymnasium.Env):
 class Remote(Corridor):
   pass
 """
+
+
+def test_a_preset_that_changed_is_another_sweep(monkeypatch):
+  before = sweep.read(['dqn', 'gamma=0.9,0.8'])
+  presets = registry.agent('dqn').presets['cartpole']
+  monkeypatch.setitem(presets, 'agent', {'learning_rate': 0.5})
+  after = sweep.read(['dqn', 'gamma=0.9,0.8'])
+  assert before.digest() != after.digest() == after.digest()
 
 
 # Runs that do not learn: their scores are made up.
