@@ -201,7 +201,7 @@ def _steps_made(job: trials_lib.Job) -> int:
 
 def _score(records: Sequence[Mapping[str, Any]]) -> float | None:
   """The mean over seeds; None if one has no score."""
-  scores = [record.get('score') for record in records]
+  scores: list[Any] = [record.get('score') for record in records]
   return None if None in scores else sum(scores) / len(scores)
 
 

@@ -71,7 +71,7 @@ class Sweep:
   args: argparse.Namespace
   directory: pathlib.Path
   flags: tuple[str, ...]
-  spaces: Mapping[str, Any]
+  spaces: dict[str, Any]
   environment: str
   steps: int
   evaluations: int
@@ -223,7 +223,7 @@ def space(word: str, text: str) -> Any:
     if not -math.inf < low < high < math.inf:
       raise ValueError
     if kind == 'int':
-      return distributions.IntDistribution(low, high)
+      return distributions.IntDistribution(int(low), int(high))
     return distributions.FloatDistribution(low, high, log=kind == 'log')
   except ValueError:
     raise ValueError(

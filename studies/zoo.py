@@ -95,7 +95,7 @@ def train(
   Raises:
     ValueError: the run failed, or `path` holds a run with another seed.
   """
-  words = (cell, f'--seed={seed}')
+  words: tuple[str, ...] = (cell, f'--seed={seed}')
   if wall_clock_s:
     words += (f'--config.run.wall_clock_s={wall_clock_s}',)
   job = jobs.Job(path=path, arguments=words, resumes=True)
