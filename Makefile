@@ -10,7 +10,7 @@
 #   make test-all         the rest: every cell, every command, killed nodes
 #   make test-learning    real runs that have to learn: minutes
 #   make test-next        what needs no Reverb, on the next Python (3.13)
-#   make test-extras      sinks, ONNX and notebooks, with packages of their own
+#   make test-extras      sinks, ONNX, sweeps and notebooks, with packages of their own
 #   make extras           those packages, in .venv-extras
 #   make site             the docs as pages, in build/site
 #   make chaos            kill and stop nodes of four systems at random

@@ -8,7 +8,6 @@ murmuration inspect runs/NAME          look into its replay
 murmuration sweep ppo gamma=0.9,0.99   try settings, several seeds each
 murmuration dataset runs/NAME out/     its replay as arrays, and for Minari
 murmuration sink runs/NAME --to=wandb  its numbers to W&B or MLflow
-murmuration results                    tables and plots of docs/results
 murmuration doctor                     versions, and what is wrong
 murmuration setup                      once, after pip install of the wheel
 """
@@ -38,9 +37,8 @@ COMMANDS = {
   'export': 'murmuration.export',
   'sink': 'murmuration.run_records.follow',
   'inspect': 'murmuration.replay.inspect',
-  'sweep': 'murmuration.studies.sweep',
+  'sweep': 'murmuration.sweep',
   'dataset': 'murmuration.replay.export',
-  'results': 'murmuration.studies.results',
 }
 _DOCTOR = 'requirements/doctor.py'  # of a clone; a wheel has none
 _USAGE = 2

@@ -108,8 +108,8 @@ def learning_curve_auc(
   first, last = np.interp([0.0, budget], steps, returns)
   x = np.concatenate([[0.0], steps[inside], [float(budget)]])
   y = np.concatenate([[first], returns[inside], [last]])
-  area = (np.diff(x) * (y[1:] + y[:-1]) / 2).sum()
-  return float(area / budget)
+  # The trapezoidal rule, which NumPy 1 and 2 have under different names.
+  return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / budget)
 
 
 def on_grid(

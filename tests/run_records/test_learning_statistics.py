@@ -132,3 +132,9 @@ def test_last_evaluations_are_the_last_three():
 def test_a_sample_that_is_none_is_refused(a):
   with pytest.raises(ValueError, match='one finite number per run'):
     statistics.bootstrap_difference(a, [1.0])
+
+
+def test_an_area_needs_nothing_that_numpy_2_has_not(monkeypatch):
+  monkeypatch.delattr(np, 'trapz', raising=False)
+  area = statistics.learning_curve_auc([0.0, 1.0, 4.0], [0.0, 2.0, 2.0], 4.0)
+  assert area == (1.0 + 6.0) / 4.0
