@@ -1,6 +1,7 @@
 """The set-up, with real environments of packages that are made here."""
 
 import hashlib
+import importlib
 import os
 import pathlib
 import shutil
@@ -97,6 +98,7 @@ def checkout(tmp_path):
   return checkout
 
 
+@pytest.mark.long
 def test_packages_are_installed_once_and_anew_with_another_lock(checkout):
   (checkout.root / 'beside.py').write_text('version = "ours"')
   (checkout.root / 'murmuration' / 'command.py').write_text(
@@ -117,6 +119,7 @@ def test_packages_are_installed_once_and_anew_with_another_lock(checkout):
   assert checkout.imported('demo') == ['2.0']
 
 
+@pytest.mark.long
 def test_another_file_than_the_locked_one_is_refused_and_the_next_call_goes_on(
   checkout,
 ):
@@ -130,6 +133,7 @@ def test_another_file_than_the_locked_one_is_refused_and_the_next_call_goes_on(
   assert checkout.imported('demo') == ['1.0']
 
 
+@pytest.mark.long
 def test_pip_installs_where_uv_does_not_work(checkout):
   tools = pathlib.Path(checkout.environ['PATH'].split(':')[0])
   program(tools / 'uv', f'env > {tools}/said', 'exit 1')
@@ -144,14 +148,21 @@ def test_pip_installs_where_uv_does_not_work(checkout):
   assert f'UV_FIND_LINKS={checkout.index}' in said
 
 
-def test_two_set_ups_at_once_make_one_environment(checkout):
+@pytest.mark.long
+def test_two_set_ups_at_once_make_one_environment_on_another_disk(
+  checkout, tmp_path
+):
+  (tmp_path / 'disk').mkdir()
+  checkout.venv.symlink_to(tmp_path / 'disk')
   both = [checkout.start() for _ in range(2)]
   said = [process.communicate(timeout=200)[0] for process in both]
   assert [process.returncode for process in both] == [0, 0], said
   assert ''.join(said).count('Launchpad') == 1
+  assert checkout.venv.is_symlink()
   assert checkout.imported('demo') == ['1.0']
 
 
+@pytest.mark.long
 def test_extras_see_the_stack_and_each_python_has_its_own_environment(checkout):
   checkout.lock('extras.txt', more='3.0')
   checkout.make('extras', f'--python={PYTHON}')
@@ -159,14 +170,6 @@ def test_extras_see_the_stack_and_each_python_has_its_own_environment(checkout):
   where = f'.venv-extras-{PYTHON}'
   assert checkout.imported('demo', 'more', venv=where) == ['1.0', '3.0']
   assert not checkout.venv.exists()
-
-
-def test_a_link_to_another_disk_stays(checkout, tmp_path):
-  (tmp_path / 'disk').mkdir()
-  checkout.venv.symlink_to(tmp_path / 'disk')
-  checkout.make()
-  assert checkout.venv.is_symlink()
-  assert checkout.imported('demo') == ['1.0']
 
 
 def test_what_the_user_or_another_clone_made_is_left_alone(checkout, tmp_path):
@@ -189,13 +192,22 @@ def test_without_a_python_it_says_how_to_get_one(checkout, tmp_path, words):
   assert not list(checkout.root.glob('.venv*'))
 
 
-def test_a_python_of_pyenv_is_found(checkout, tmp_path):
-  directory = tmp_path / '.pyenv' / 'versions' / f'{PYTHON[6:]}.1' / 'bin'
-  directory.mkdir(parents=True)
-  tools = pathlib.Path(checkout.environ['PATH'].split(':')[0])
-  (tools / PYTHON).rename(directory / PYTHON)
-  checkout.make(PYENV_ROOT='')
-  assert checkout.imported('demo') == ['1.0']
+def test_a_python_of_pyenv_is_found_and_one_of_the_clone_is_not(
+  monkeypatch, tmp_path
+):
+  monkeypatch.syspath_prepend(str(REQUIREMENTS))
+  environment = importlib.import_module('environment')
+  monkeypatch.setattr(environment, 'ROOT', tmp_path / 'clone')
+  monkeypatch.setenv('HOME', str(tmp_path))
+  monkeypatch.setenv('PATH', str(tmp_path / 'clone' / '.venv' / 'bin'))
+  pyenv = tmp_path / '.pyenv' / 'versions' / f'{PYTHON[6:]}.1' / 'bin'
+  for directory in (tmp_path / 'clone' / '.venv' / 'bin', pyenv):
+    directory.mkdir(parents=True)
+    (directory / PYTHON).symlink_to(
+      pathlib.Path(sys.base_prefix, 'bin', PYTHON)
+    )
+  assert environment.find('', '') == str(pyenv / PYTHON)
+  del sys.modules['environment']
 
 
 def test_what_the_disk_refuses_is_a_sentence(checkout):
