@@ -96,7 +96,7 @@ test-next:
 	  test_ppo.py test_ppo_config.py test_ppo_learner.py test_rollouts.py \
 	  test_vtrace.py) $(ARGS)
 
-extras: environment
+extras:
 	@$(FINDER) requirements/environment.py extras $(NAMED)
 
 test-extras: extras
@@ -116,7 +116,9 @@ bench: environment
 	done; exit $$failed
 
 doctor:
-	@$(FINDER) requirements/doctor.py $(NAMED)
+	@test -x $(BIN)/python || { \
+	  echo '$(VENV) is not there: make environment' >&2; exit 1; }
+	@$(BIN)/python requirements/doctor.py
 
 check: environment lint types test test-all
 
@@ -131,12 +133,13 @@ format: environment
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-# Needs uv. The header and the index are left out, so that the file is the same
-# wherever it is made.
-lock:
-	cd requirements && uv pip compile --python-version 3.10 --override overrides.txt \
-	  --generate-hashes --no-emit-index-url --no-annotate --no-header \
-	  $(LOCK_ARGS) requirements.in -o lock.txt
+# The header and the index are left out, so that the file is the same wherever it
+# is made.
+lock: environment
+	cd requirements && PATH="$(CURDIR)/$(BIN):$$PATH" uv pip compile \
+	  --python-version 3.10 --override overrides.txt --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header $(LOCK_ARGS) \
+	  requirements.in -o lock.txt
 
 clean:
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -15,9 +15,7 @@ murmuration setup                      once, after pip install of the wheel
 from __future__ import annotations
 
 from collections.abc import Sequence
-import contextlib
 import importlib.metadata
-import json
 import os
 import pathlib
 import platform
@@ -85,14 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _doctor() -> int:
   script = ROOT / _DOCTOR
   if script.exists():
-    words = sys.argv[1:]
-    # Of .venv-python3.10 or .venv-extras: what that was made with.
-    stamp = ROOT / os.path.basename(sys.prefix) / 'murmuration.json'
-    with contextlib.suppress(OSError, ValueError):  # it says so itself
-      made = json.loads(stamp.read_text())
-      if not words and made.get('name', '') in ('', 'extras'):
-        words = [made.get('name', ''), '--python=' + made.get('python', '')]
-    os.execv(sys.executable, [sys.executable, str(script), *words])
+    os.execv(sys.executable, [sys.executable, str(script)])
   if sys.argv[1:]:
     print(
       'error: murmuration doctor takes no arguments where the wheel is '

@@ -127,7 +127,8 @@ def export(
   if format not in FORMATS:
     raise ValueError(f'format={format!r}: choose from {", ".join(FORMATS)}.')
   if format == 'onnx':
-    packages.require('--format=onnx', {'onnx': 'onnx==1.17.0'})
+    needed = {'onnx': 'onnx==1.17.0', 'tf2onnx': 'tf2onnx==1.17.0'}
+    packages.require('--format=onnx', needed)
   run = run_directory.open(run_dir)
   to = run_dir / _NAMES[format] if to is None else to
   _check_ending(to, format)
@@ -146,9 +147,7 @@ def export(
   if format == 'savedmodel':
     _save_model(portable.Policy(data), to)
   elif format == 'onnx':
-    from murmuration import onnx_graph  # not in the lock
-
-    to.write_bytes(onnx_graph.traced(portable.Policy(data)).SerializeToString())
+    to.write_bytes(_onnx(portable.Policy(data)))
   elif to.suffix == '.npz':
     to.write_bytes(data)
   else:
@@ -239,24 +238,19 @@ def _source(data: bytes) -> str:
   )
 
 
-def _save_model(policy: portable.Policy, to: pathlib.Path) -> None:
-  """A SavedModel with one signature.
+def _function(policy: portable.Policy, following: str) -> tuple[Any, list[Any]]:
+  """The policy as a function of TensorFlow, and its signature.
 
   Observations [N, ...] to 'action'; of a policy that remembers also 'state'
-  [N, S] and 'fresh' (an episode begins, bool [N]), and the next 'state' back.
-  assets.extra/about.json has what it says of itself, a score too.
+  float32 [N, S], zeros at first, and 'fresh' bool [N] (an episode begins), and
+  the next state back, under the name `following`.
   """
   import tensorflow as tf
   import tensorflow.experimental.numpy as tnp
 
   about = policy.about
-  inputs = [
-    tf.TensorSpec(
-      (None, *about['observation_shape']),
-      about['observation_dtype'],
-      name='observation',
-    )
-  ]
+  shape, dtype = about['observation_shape'], about['observation_dtype']
+  inputs = [tf.TensorSpec((None, *shape), dtype, name='observation')]
   if policy.size:
     inputs.append(tf.TensorSpec((None, policy.size), tf.float32, name='state'))
     inputs.append(tf.TensorSpec((None,), tf.bool, name='fresh'))
@@ -267,15 +261,38 @@ def _save_model(policy: portable.Policy, to: pathlib.Path) -> None:
       tnp, policy.operations, observation, state, fresh
     )
     found = {'action': action}
-    return {**found, 'state': state} if policy.size else found
+    return {**found, following: state} if policy.size else found
+
+  return act, inputs
+
+
+def _save_model(policy: portable.Policy, to: pathlib.Path) -> None:
+  """A SavedModel with one signature.
+
+  assets.extra/about.json has what it says of itself, a score too.
+  """
+  import tensorflow as tf
 
   module = tf.Module()
-  module.act = act
-  tf.saved_model.save(module, str(to), signatures=act)
+  module.act, _ = _function(policy, 'state')
+  tf.saved_model.save(module, str(to), signatures=module.act)
   # Where TensorFlow has a place for what it does not load itself.
   extra = to / 'assets.extra'
   extra.mkdir(exist_ok=True)
-  (extra / 'about.json').write_text(json.dumps(about), encoding='utf-8')
+  (extra / 'about.json').write_text(json.dumps(policy.about), encoding='utf-8')
+
+
+def _onnx(policy: portable.Policy) -> bytes:
+  """An ONNX model, with what it says of itself as its metadata."""
+  import onnx
+  import tf2onnx
+
+  act, inputs = _function(policy, 'next_state')
+  model, _ = tf2onnx.convert.from_function(act, inputs, opset=17)
+  about = policy.about.items()
+  texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in about}
+  onnx.helper.set_model_props(model, texts)
+  return model.SerializeToString()
 
 
 if __name__ == '__main__':

@@ -110,7 +110,7 @@ def apply(xp, operations, x, state, fresh):
       x = x / np.float32(a[0])
     elif name == 'normalize':
       limit = np.float32(a[2])
-      x = xp.clip((x - a[0]) / a[1], -limit, limit)
+      x = _clip(xp, (x - a[0]) / a[1], -limit, limit)
     elif name == 'dense':
       x = xp.matmul(x, a[1]) + a[0]
     elif name == 'conv':
@@ -130,11 +130,11 @@ def apply(xp, operations, x, state, fresh):
       x = x + a[0]
     elif name == 'bound':  # from [-1, 1] to the environment's own units
       low, high, dtype = a
-      unit = xp.clip(xp.asarray(x, np.float64), -1.0, 1.0)
+      unit = _clip(xp, xp.asarray(x, np.float64), -1.0, 1.0)
       unit = (unit + 1.0) / 2.0
       # high - low may overflow.
       x = unit * high + (unit * -1.0 + 1.0) * low
-      x = xp.asarray(xp.clip(x, low, high), np.dtype(dtype))
+      x = xp.asarray(_clip(xp, x, low, high), np.dtype(dtype))
     else:
       size = state_size(operation)
       own = state[:, start : start + size]
@@ -149,6 +149,10 @@ def apply(xp, operations, x, state, fresh):
         raise ValueError(f'There is no operation {name!r}.')
       start += size
   return x, xp.concatenate(following, axis=1) if following else state
+
+
+def _clip(xp, x, low, high):
+  return xp.minimum(xp.maximum(x, low), high)  # ONNX has no clip by arrays
 
 
 def _conv(xp, x, bias, weights, stride, padding):

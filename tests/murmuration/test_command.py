@@ -1,6 +1,5 @@
 """The command `murmuration`, and the zoo that it plays."""
 
-import json
 import os
 import shlex
 import subprocess
@@ -44,8 +43,7 @@ def test_a_word_is_the_command_of_its_module(word, capsys, monkeypatch):
   assert f'usage: murmuration {word}' in capsys.readouterr().out
 
 
-def test_the_doctor_of_a_clone_gets_the_arguments(monkeypatch):
-  monkeypatch.setattr(sys, 'path', [*sys.path])
+def test_the_doctor_of_a_clone_is_run_by_its_own_python(monkeypatch):
   monkeypatch.setattr(sys, 'argv', [*sys.argv])
   called = []
 
@@ -55,38 +53,9 @@ def test_the_doctor_of_a_clone_gets_the_arguments(monkeypatch):
 
   monkeypatch.setattr(os, 'execv', execv)
   with pytest.raises(SystemExit):
-    command.main(['doctor', '--python=python3.10'])
+    command.main(['doctor'])
   script = str(command.ROOT / 'requirements' / 'doctor.py')
-  assert called == [[sys.executable, script, '--python=python3.10']]
-
-
-@pytest.mark.parametrize(
-  ('name', 'stamp', 'words'),
-  [
-    (
-      '.venv-extras-python',
-      {'name': 'extras', 'python': '/a/python'},
-      ['extras', '--python=/a/python'],
-    ),
-    ('.venv', {'root': 'of an older script'}, ['', '--python=']),
-    ('.venv', None, []),
-  ],
-)
-def test_the_doctor_of_a_clone_is_that_of_its_environment(
-  monkeypatch, tmp_path, name, stamp, words
-):
-  (tmp_path / 'requirements').mkdir()
-  (tmp_path / 'requirements' / 'doctor.py').touch()
-  if stamp:
-    (tmp_path / name).mkdir()
-    (tmp_path / name / 'murmuration.json').write_text(json.dumps(stamp))
-  called = []
-  monkeypatch.setattr(command, 'ROOT', tmp_path)
-  monkeypatch.setattr(sys, 'prefix', str(tmp_path / name))
-  monkeypatch.setattr(sys, 'argv', ['murmuration doctor'])
-  monkeypatch.setattr(os, 'execv', lambda path, argv: called.append(argv[2:]))
-  command._doctor()
-  assert called == [words]
+  assert called == [[sys.executable, script]]
 
 
 @pytest.mark.parametrize(
