@@ -35,6 +35,7 @@ import numpy as np
 from murmuration import playing
 from murmuration import portable
 from murmuration.environment_loops import environments
+from murmuration.environment_loops import spaces
 from murmuration.run_records import commands
 from murmuration.run_records import packages
 from murmuration.run_records import run_directory
@@ -180,10 +181,11 @@ def packed(kept: playing.Kept, **about: Any) -> bytes:
     **about: what else it is to say of itself.
   """
   agent, spec = kept.agent, kept.agent.spec
-  space = playing.Native(kept).space
+  space: Any = environments.spaces(spec.name)[1]
   operations = agent.operations(np.array(kept.theta, np.float32))
   if spec.num_actions is not None:
-    operations = [*operations, ['offset', int(space.start)]]
+    every = spaces.native(space, np.arange(spec.num_actions))
+    operations = [*operations, ['table', every]]
   else:
     low, high = (x.astype(np.float64) for x in (space.low, space.high))
     bound = ['bound', low, high, space.dtype.name]

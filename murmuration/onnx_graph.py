@@ -145,6 +145,10 @@ class Graph:
     example = np.argmax(x.example, axis=axis)
     return self.node('ArgMax', [x], example, axis=axis, keepdims=0)
 
+  def take(self, x: np.ndarray, indices: Tensor, axis: int) -> Tensor:
+    example = np.take(x, indices.example, axis=axis)
+    return self.node('Gather', [self.constant(x), indices], example, axis=axis)
+
   def pad(self, x: Tensor, edges: Any, mode: Any) -> Tensor:
     ends = self.constant(np.array(edges, np.int64).T.ravel())
     example = np.pad(x.example, edges, mode)

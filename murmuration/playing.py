@@ -15,11 +15,11 @@ from murmuration import objects
 from murmuration.agents import base
 from murmuration.environment_loops import actions
 from murmuration.environment_loops import atari
-from murmuration.environment_loops import building
 from murmuration.environment_loops import environments
 from murmuration.environment_loops import evaluation
 from murmuration.environment_loops import faults
 from murmuration.environment_loops import making
+from murmuration.environment_loops import spaces
 from murmuration.launch import experiment
 from murmuration.launch import registry
 from murmuration.run_records import checkpoints
@@ -44,18 +44,16 @@ class Kept(NamedTuple):
 class Native:
   """A greedy policy in an environment's own units, for whoever steps it.
 
-  Takes one observation or a batch [N, ...]; gives what `env.step` takes, or as
-  many.
+  Takes one observation as the environment has it, a flat one, or a batch
+  [N, ...] of flat ones; gives what `env.step` takes, or as many.
   """
 
   def __init__(self, kept: Kept):
     """Makes the policy of kept parameters; episodes begin."""
     self._spec = kept.agent.spec
     self._policy: Any = kept.policy()
-    with making.Watched(self._spec.name):
-      environment = environments.build(self._spec.name)
-      self.space: Any = environment.action_space
-      building.close(self._spec.name, environment)
+    own: Any = environments.spaces(self._spec.name)
+    self._seen, self._space = own
 
   def __call__(self, observation: Any) -> Any:
     """Actions for observations.
@@ -66,14 +64,13 @@ class Native:
     """
     spec = self._spec
     try:
-      given = np.asarray(observation)
+      given = np.asarray(spaces.flat(spec.name, self._seen, observation))
       observation = given.astype(spec.observation_dtype, copy=False)
-    except (ValueError, TypeError) as e:
+    except (ValueError, TypeError, environments.EnvironmentFault) as e:
       raise ValueError(
-        f'a {type(observation).__name__} is no array of observations ({e}). '
-        f'Give one of shape {tuple(spec.observation_shape)}, as {spec.name} '
-        'does: where it flattens what an environment inside it returns, '
-        'flatten that too.'
+        f'a {type(observation).__name__} is no observation of {spec.name} '
+        f'({e}). Give one as it does, or numbers of shape '
+        f'{tuple(spec.observation_shape)}.'
       ) from e
     needed = tuple(spec.observation_shape)
     single = observation.shape == needed
@@ -100,9 +97,9 @@ class Native:
     lead = (len(batch),)
     if spec.num_actions is not None:
       found = actions.to_discrete(spec.name, spec.num_actions, found, lead)
-      found = found + int(self.space.start)
+      found = spaces.native(self._space, found)
     else:
-      found = actions.to_native(spec.name, self.space, found, lead)
+      found = actions.to_native(spec.name, self._space, found, lead)
     return found[0] if single else found
 
   @property
