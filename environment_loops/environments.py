@@ -332,27 +332,22 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
 
 def _check_spaces(name: str, observations: Any, actions: Any) -> None:
   """Refuses spaces that no agent has."""
-  if not (
-    isinstance(observations, gymnasium.spaces.Box)
-    and np.dtype(observations.dtype).kind in 'fiub'
-    and 0 not in observations.shape
-  ):
+  box = isinstance(observations, gymnasium.spaces.Box)
+  if not box or 0 in observations.shape:
     raise EnvironmentRefused(
-      f'{name} has observation_space={observations!s:.200}. Needed are 1 to '
-      f'{spaces_lib.MOST_NUMBERS:,} real numbers, of a space that gymnasium '
-      f'flattens, or an image that is not part of a Dict or Tuple. {_PAGE}'
+      f'{name} has observation_space={observations!s:.200}. Agents need a Box, '
+      'or a space without images that gymnasium flattens to 1 to '
+      f'{spaces_lib.MOST_NUMBERS:,} numbers. {_PAGE}'
     )
   if isinstance(actions, gymnasium.spaces.Discrete):
     fits = actions.n > 1
   else:
-    fits = isinstance(actions, gymnasium.spaces.Box) and (
-      np.dtype(actions.dtype).kind == 'f'
-      and 0 not in actions.shape
-      and actions.is_bounded()
-    )
+    box = isinstance(actions, gymnasium.spaces.Box)
+    fits = box and actions.dtype.kind == 'f' and 0 not in actions.shape
+    fits = fits and actions.is_bounded()
   if not fits:
     raise EnvironmentRefused(
-      f'{name} has action_space={actions!s:.200}. Needed are floats with '
-      'finite bounds (Box), or integers of 2 to '
+      f'{name} has action_space={actions!s:.200}. Agents need a Box of floats '
+      'with finite bounds, or integers with 2 to '
       f'{spaces_lib.MOST_ACTIONS:,} combinations. {_PAGE}'
     )

@@ -56,7 +56,7 @@ def flattened(space: Any) -> Any:
   if any(box.dtype == np.uint8 and len(box.shape) > 2 for box in found):
     return None  # images
   try:
-    if space.is_np_flattenable and spaces.flatdim(space) <= MOST_NUMBERS:
+    if space.is_np_flattenable and 1 <= spaces.flatdim(space) <= MOST_NUMBERS:
       return spaces.flatten_space(space)
   except NotImplementedError:  # a class of the user's own
     pass

@@ -152,7 +152,7 @@ def _own_units(space: Any, actions: np.ndarray) -> np.ndarray:
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
       low, high = space.start, space.start + space.nvec - 1
     elif isinstance(space, gymnasium.spaces.Box):
-      low, high = space.low, space.high
+      low, high = space.low.astype(int), space.high.astype(int)
     parts = np.unravel_index(actions, (high - low + 1).ravel())
     parts = np.reshape(np.transpose(parts), (-1, *space.shape))
     return (parts + low).astype(space.dtype)

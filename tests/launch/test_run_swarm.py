@@ -232,10 +232,6 @@ REFUSED = {
     ['--config.environment=Pendulum-v1', '--baseline'],
     ['Pendulum-v1 takes continuous actions'],
   ),
-  'observations in parts': (
-    ['--config.environment=Blackjack-v1'],
-    ['Blackjack-v1', 'Box'],
-  ),
   'negative explorers': (
     ['--config.swarm.num_explorers=-1'],
     ['num_explorers=-1', 'from 1 to'],
