@@ -65,7 +65,7 @@ class Vectors(stepping.EpisodeStepper):
       ('action_space', self._space),
     ):
       found = getattr(self._vector, f'single_{what}', None)
-      if not _alike(found, wanted, bounds=what == 'action_space'):
+      if not _alike(found, wanted):
         raise faults.EnvironmentRefused(
           f'The vector environment of {name} has single_{what}='
           f'{found!s:.200}, and the single one {wanted!s:.200}. Make both the '
@@ -178,14 +178,11 @@ class Vectors(stepping.EpisodeStepper):
     return faults.observation(name, value, self._shape, self._dtype)
 
 
-def _alike(found: Any, wanted: Any, bounds: bool) -> bool:
-  """Whether agents can take one space for the other."""
-  if found == wanted or not isinstance(wanted, gymnasium.spaces.Box):
+def _alike(found: Any, wanted: Any) -> bool:
+  """Whether two spaces are equal, apart from the precision of numbers."""
+  both = (found, wanted)
+  if not all(isinstance(space, gymnasium.spaces.Box) for space in both):
     return found == wanted
-  if not isinstance(found, gymnasium.spaces.Box) or found.shape != wanted.shape:
-    return False
-  if wanted.dtype.kind != 'f' and found.dtype != wanted.dtype:
-    return False  # bytes are images; integers are numbered
-  return not bounds or (
-    np.allclose(found.low, wanted.low) and np.allclose(found.high, wanted.high)
-  )
+  if np.uint8 in (found.dtype, wanted.dtype) or found.shape != wanted.shape:
+    return found == wanted
+  return np.allclose([found.low, found.high], [wanted.low, wanted.high])

@@ -50,10 +50,9 @@ def flattened(space: Any) -> Any:
   """The Box of flattened observations; None if they are not flattened."""
   if not isinstance(space, gymnasium.Space):
     return None
-  found = boxes(space)
-  if found == [space] and space.shape:
+  if isinstance(space, spaces.Box) and space.shape:
     return None
-  if any(box.dtype == np.uint8 and len(box.shape) > 2 for box in found):
+  if any(box.dtype == np.uint8 and len(box.shape) > 2 for box in boxes(space)):
     return None  # images
   try:
     if space.is_np_flattenable and 1 <= spaces.flatdim(space) <= MOST_NUMBERS:
@@ -63,34 +62,8 @@ def flattened(space: Any) -> Any:
   return None
 
 
-def flat(name: str, space: Any, observation: Any) -> Any:
-  """Observations as agents have them, for a policy that may get either.
-
-  Args:
-    name: of the environment.
-    space: its own observation space.
-    observation: one of the space, a flat one, or a batch [N, ...] of flat ones.
-
-  Raises:
-    EnvironmentFault: as for `flatten`.
-  """
-  if isinstance(space, (spaces.Dict, spaces.Tuple)):
-    kind = dict if isinstance(space, spaces.Dict) else tuple
-    is_own = isinstance(observation, kind)
-  else:
-    is_own = np.shape(observation) == space.shape
-  if not is_own or flattened(space) is None:
-    return observation
-  return flatten(name, space, observation)
-
-
 def flatten(name: str, space: Any, observation: Any) -> np.ndarray:
-  """An environment's own observation as one array.
-
-  Args:
-    name: of the environment.
-    space: its own observation space, one that is `flattened`.
-    observation: of the space.
+  """One observation of an environment's own space, one that is `flattened`.
 
   Raises:
     EnvironmentFault: the space does not have it.

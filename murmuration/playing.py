@@ -8,6 +8,7 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
 from murmuration import given
@@ -64,7 +65,9 @@ class Native:
     """
     spec = self._spec
     try:
-      given = np.asarray(spaces.flat(spec.name, self._seen, observation))
+      if self._is_own(observation):
+        observation = spaces.flatten(spec.name, self._seen, observation)
+      given = np.asarray(observation)
       observation = given.astype(spec.observation_dtype, copy=False)
     except (ValueError, TypeError, environments.EnvironmentFault) as e:
       raise ValueError(
@@ -101,6 +104,15 @@ class Native:
     else:
       found = actions.to_native(spec.name, self._space, found, lead)
     return found[0] if single else found
+
+  def _is_own(self, observation: Any) -> bool:
+    """Whether it is to be flattened: flat ones are taken, too."""
+    space = self._seen
+    if isinstance(space, gymnasium.spaces.Box) and space.shape:
+      return False
+    if space.shape is None:  # of a Dict or a Tuple
+      return isinstance(observation, (dict, tuple))
+    return np.shape(observation) == space.shape
 
   @property
   def remembers(self) -> bool:

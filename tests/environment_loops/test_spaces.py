@@ -46,6 +46,8 @@ class Samples(gymnasium.Env):
     (spaces.Box(0, 9, (), np.int64), 1),
     (spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 1, (2, 2))]), 6),
     (spaces.Dict({'b': spaces.Discrete(2), 'a': spaces.Box(0, 1, ())}), 3),
+    (spaces.Dict({'of': spaces.Tuple([spaces.Box(0, 9, (2,), np.uint8)])}), 2),
+    (spaces.Dict({'board': spaces.Box(0, 255, (3, 3), np.uint8)}), 9),
   ],
 )
 def test_observations_are_flattened_as_gymnasium_does_it(register, space, size):
@@ -73,6 +75,7 @@ def test_observations_are_flattened_as_gymnasium_does_it(register, space, size):
     (spaces.MultiDiscrete(np.array([[1, 2]])), [[[0, 0]], [[0, 1]]]),
     (spaces.MultiBinary(2), [[0, 0], [0, 1], [1, 0], [1, 1]]),
     (spaces.Box(-1, 1, (1,), np.int32), [[-1], [0], [1]]),
+    (spaces.Box(126, 127, (1,), np.int8), [[126], [127]]),
     (spaces.Box(3, 4, (), np.int64), [3, 4]),
     (spaces.Discrete(2, start=-3), [-3, -2]),
   ],
@@ -80,10 +83,8 @@ def test_observations_are_flattened_as_gymnasium_does_it(register, space, size):
 def test_whole_actions_are_numbered(register, space, every):
   name = register(Samples, actions=space)
   assert environments.spec(name).num_actions == len(every)
-  environment, copies = (
-    environments.make(name, 0),
-    vector.make_vector(name, 2, 0),
-  )
+  environment = environments.make(name, 0)
+  copies = vector.make_vector(name, 2, 0)
   environment.reset()
   copies.reset()
   for number, native in enumerate(every):
@@ -93,6 +94,18 @@ def test_whole_actions_are_numbered(register, space, every):
     assert len(Samples.taken) == 3
     for taken in Samples.taken:
       np.testing.assert_array_equal(taken, native)
+
+
+def test_a_single_float_is_an_action(register):
+  name = register(Samples, actions=spaces.Box(-2, 6, ()))
+  environment = environments.make(name, 0)
+  copies = vector.make_vector(name, 2, 0)
+  environment.reset()
+  copies.reset()
+  del Samples.taken[:]
+  environment.step(np.float32(0.5))
+  copies.step(np.array([-1.0, 9.0], np.float32))
+  assert Samples.taken == [4.0, -2.0, 6.0]
 
 
 def test_what_is_built_takes_parts_as_well_as_their_number(register):
@@ -113,6 +126,39 @@ def test_a_state_that_is_none_is_a_fault(register, shown):
 
   with pytest.raises(environments.EnvironmentFault, match='Discrete'):
     environments.make(register(Outside), 0).reset()
+
+
+@pytest.mark.parametrize(
+  'space, bad',
+  [
+    (spaces.Discrete(3), -1),
+    (spaces.Dict({'a': spaces.Box(0, 1, (2,))}), {'a': np.full(2, np.nan)}),
+    (spaces.Dict({'a': spaces.Box(0, 1, (2,))}), {'a': np.zeros(3)}),
+    (spaces.Dict({'a': spaces.Box(0, 1, (2,))}), {'b': np.zeros(2)}),
+    (spaces.Tuple([spaces.Discrete(2)]), ()),
+  ],
+)
+def test_an_episode_with_what_cannot_be_flattened_is_dropped(
+  register, space, bad
+):
+  class Breaks(Samples):
+    steps = 0
+
+    def step(self, action):
+      self.steps += 1
+      seen, *rest = super().step(action)
+      return bad if self.steps == 2 else seen, *rest
+
+  name = register(Breaks, observations=space)
+  copies = vector.make_vector(name, 1, 0, vector.DROP)
+  copies.reset()
+  valid = [copies.step(np.zeros(1, int)).valid for _ in range(3)]
+  assert valid == [None, [False], None] and copies.faults == 1
+  copies = vector.make_vector(name, 1, 0)
+  copies.reset()
+  copies.step(np.zeros(1, int))
+  with pytest.raises(environments.EnvironmentFault):
+    copies.step(np.zeros(1, int))
 
 
 def test_gymnasium_s_tasks_with_states_have_an_array():

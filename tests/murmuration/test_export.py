@@ -5,8 +5,8 @@ import json
 import subprocess
 import sys
 
-from gymnasium.envs.classic_control import cartpole
 import gymnasium
+from gymnasium.envs.classic_control import cartpole
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -327,7 +327,9 @@ def test_minari_has_actions_in_parts_and_flat_observations(
     np.testing.assert_array_equal(group['observations'], seen)
     first, other = group['actions'][:].astype(int).tolist()
     assert other == own and group['actions'].dtype == kind.action_space.dtype
-  start = getattr(kind.action_space, 'start', getattr(kind.action_space, 'low', 0))
+  start = getattr(
+    kind.action_space, 'start', getattr(kind.action_space, 'low', 0)
+  )
   assert first == np.broadcast_to(start, len(own)).tolist()
   metadata = json.loads((data / 'metadata.json').read_text())
   assert json.loads(metadata['observation_space'])['shape'] == [4]
