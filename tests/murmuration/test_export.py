@@ -143,7 +143,9 @@ def test_convolutions_in_numpy_equal_those_of_tensorflow(shape, dtype, network):
   np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize('name', ['dueling', 'gaussian', 'lstm and stack'])
+@pytest.mark.parametrize(
+  'name', ['dueling', 'parts', 'gaussian', 'lstm and stack']
+)
 def test_a_saved_model_equals_the_live_policy(name, tmp_path):
   kept = _named(name)
   policy = portable.Policy(export.packed(kept))
