@@ -36,6 +36,7 @@ from murmuration import playing
 from murmuration import portable
 from murmuration.agents import base
 from murmuration.environment_loops import environments
+from murmuration.environment_loops import spaces
 from murmuration.run_records import commands
 from murmuration.run_records import packages
 from murmuration.run_records import run_directory
@@ -182,9 +183,15 @@ def policy(kept: playing.Kept, native: bool = True) -> Any:
     native: whether actions are in the environment's own units, as `env.step`
       takes them, or as the agent has them.
   """
+  spec = kept.agent.spec
   if type(kept.agent).operations is not base.Agent.operations:
-    return portable.Policy(packed(kept, native))
-  return playing.Live(kept) if native else kept.policy()
+    made: Any = portable.Policy(packed(kept, native))
+  else:
+    made = playing.Live(kept) if native else kept.policy()
+  seen = environments.spaces(spec.name)[0]
+  if native and spaces.flattened(seen) is not None:
+    return playing.OfParts(made, spec.name, seen)
+  return made
 
 
 def packed(kept: playing.Kept, native: bool = True, **about: Any) -> bytes:

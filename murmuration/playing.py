@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
 from murmuration import episodes as episodes_lib
 from murmuration import portable
 from murmuration.agents import base
-from murmuration.environment_loops import building
 from murmuration.environment_loops import environments
 from murmuration.environment_loops import evaluation
+from murmuration.environment_loops import spaces
 from murmuration.launch import experiment
 from murmuration.launch import registry
 from murmuration.run_records import checkpoints
@@ -33,14 +34,39 @@ class Kept(NamedTuple):
   def to_native(self) -> list[list[Any]]:
     """Operations from the agent's actions to the environment's own."""
     spec = self.agent.spec
+    space: Any = environments.spaces(spec.name)[1]
+    if isinstance(space, gymnasium.spaces.Discrete):
+      return [['offset', int(space.start)]]
     if spec.num_actions is not None:
-      return [['offset', spec.action_start]]
-    environment = environments.build(spec.name)
-    space: Any = environment.action_space
-    building.close(spec.name, environment)
+      return [['table', spaces.native(space, np.arange(spec.num_actions))]]
     low, high = (x.astype(np.float64) for x in (space.low, space.high))
     bound = ['bound', low, high, space.dtype.name]
     return [['reshape', spec.action_shape], bound]
+
+
+class OfParts:
+  """A policy that flattens observations as the environment itself has them."""
+
+  def __init__(self, policy: portable.Policy, name: str, space: Any):
+    self._policy = policy
+    self._name = name
+    self._space = space
+
+  def __call__(self, observation: Any) -> Any:
+    if self._has_parts(observation):
+      try:
+        observation = spaces.flatten(self._name, self._space, observation)
+      except environments.EnvironmentFault as e:
+        raise ValueError(str(e)) from e
+    return self._policy(observation)
+
+  def _has_parts(self, observation: Any) -> bool:
+    if self._space.shape is None:  # of a Dict or a Tuple
+      return isinstance(observation, (dict, tuple))
+    return np.shape(observation) == self._space.shape
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._policy, name)
 
 
 class Live(portable.Policy):

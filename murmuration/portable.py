@@ -128,6 +128,8 @@ def apply(xp, operations, x, state, fresh):
       x = xp.argmax(x, axis=-1)
     elif name == 'offset':
       x = x + a[0]
+    elif name == 'table':  # the environment's own actions, by their numbers
+      x = xp.take(a[0], x, axis=0)
     elif name == 'bound':  # from [-1, 1] to the environment's own units
       low, high, dtype = a
       unit = _clip(xp, xp.asarray(x, np.float64), -1.0, 1.0)

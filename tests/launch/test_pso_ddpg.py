@@ -87,7 +87,7 @@ REFUSED = {
   ),
   'unbounded actions': (
     ['--config.environment=unbounded_environment:Unbounded-v0'],
-    ['Unbounded-v0 takes unbounded actions', 'TransformAction(env, '],
+    ['Unbounded-v0', 'action_space='],
   ),
   'too few steps': (
     ['--config.run.steps_per_agent=100'],

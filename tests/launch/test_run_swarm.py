@@ -228,10 +228,6 @@ REFUSED = {
     ['--config.environment=Pendulum-v1'],
     ['Pendulum-v1 takes continuous actions', 'CartPole-v1'],
   ),
-  'observations in parts': (
-    ['--config.environment=Blackjack-v1'],
-    ['Blackjack-v1', 'Box'],
-  ),
   'negative explorers': (
     ['--config.swarm.num_explorers=-1'],
     ['num_explorers=-1', 'from 1 to'],

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import gymnasium
 from gymnasium.envs.classic_control import cartpole
 import numpy as np
 import pytest
@@ -25,10 +26,24 @@ from murmuration.environment_loops import evaluation
 from murmuration.run_records import packages
 from murmuration.run_records import run_directory
 
+
+class Parts(gymnasium.Env):
+  """Actions of two parts; a Dict as observation."""
+
+  action_space = gymnasium.spaces.MultiDiscrete([2, 3], start=[0, 7])
+  observation_space = gymnasium.spaces.Dict(
+    {
+      'at': gymnasium.spaces.Discrete(3),
+      'on': gymnasium.spaces.Box(-1, 1, (2,)),
+    }
+  )
+
+
 PENDULUM = 'Pendulum-v1'
 CARTPOLE = 'CartPole-v1'
 POLICIES = {
   'dqn': (dqn.DQN, dqn.Config(), CARTPOLE),
+  'parts': (dqn.DQN, dqn.Config(), f'{__name__}:Parts'),
   'dueling': (dqn.DQN, dqn.Config(dueling=True), CARTPOLE),
   'one layer dueling': (
     dqn.DQN,
@@ -77,6 +92,20 @@ def _observations(kept, steps, rows):
   return np.random.default_rng(3).normal(0, 2, shape).astype(np.float32)
 
 
+def test_a_policy_takes_and_gives_what_the_environment_itself_has():
+  policy, space = export.policy(_named('parts')), Parts.action_space
+  for _ in range(9):
+    seen = Parts.observation_space.sample()
+    action = policy(seen)
+    assert space.contains(action)
+    flat = gymnasium.spaces.flatten(Parts.observation_space, seen)
+    np.testing.assert_array_equal(policy(flat), action)
+    np.testing.assert_array_equal(policy([flat, flat]), [action, action])
+  for wrong in ({'at': 1}, {'at': -1, 'on': np.zeros(2)}):
+    with pytest.raises(ValueError, match='Parts'):
+      policy(wrong)
+
+
 @pytest.mark.parametrize('name', POLICIES)
 def test_the_exported_policy_equals_the_live_one(name):
   kept = _named(name)
@@ -114,7 +143,9 @@ def test_convolutions_in_numpy_equal_those_of_tensorflow(shape, dtype, network):
   np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize('name', ['dueling', 'gaussian', 'lstm and stack'])
+@pytest.mark.parametrize(
+  'name', ['dueling', 'parts', 'gaussian', 'lstm and stack']
+)
 def test_a_saved_model_equals_the_live_policy(name, tmp_path):
   kept = _named(name)
   policy = portable.Policy(export.packed(kept))

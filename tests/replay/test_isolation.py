@@ -6,8 +6,6 @@ import os
 import pathlib
 import signal
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
