@@ -96,13 +96,15 @@ def learning_curve(
   stars, config = _rows(run, 'star', 'R_star'), run.config()
   members = curves.num_members(evaluations)
   with canvas(path) as figure:
-    top = bottom = figure.subplots(
-      2 if stars else 1,
+    heights = {'height_ratios': [4, 1] if stars else [1]}
+    panels = figure.subplots(
+      len(heights['height_ratios']),
+      squeeze=False,
       sharex=True,
-      gridspec_kw={'height_ratios': [4, 1]} if stars else None,
+      gridspec_kw=heights,
     )
+    top, bottom = panels[0, 0], panels[-1, 0]
     if stars:
-      top, bottom = top
       _draw_swarm(top, bottom, run, stars, members)
     _draw_evaluations(top, evaluations)
     draw_threshold(top, curves.threshold(config.get('environment')))
@@ -242,8 +244,8 @@ def _draw_swarm(
       draw(axes, own, 'episode_return', label=f'supervisor, {kind}s', **look)
   # By the server's reports: c and R* change between publications too.
   look = {'drawstyle': 'steps-post', 'color': _STAR, 'lw': 1.3}
-  rows = _rows(run, 'node_star', 'R_star') or stars
-  draw(axes, rows, 'R_star', label='$R^*$', **look)
+  record = _rows(run, 'node_star', 'R_star') or stars
+  draw(axes, record, 'R_star', label='$R^*$', **look)
   # A row is also written for every further win of the same theta_star.
   new = {row.get('version'): row for row in reversed(stars)}.values()
   look_new = {**dots, 'marker': '*', 'markersize': 11, 'color': _STAR}

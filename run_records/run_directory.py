@@ -304,7 +304,13 @@ def check_name(path: pathlib.Path) -> None:
 
 
 def check_free(path: pathlib.Path) -> None:
-  """Refuses a directory for a new run that is not empty."""
+  """Refuses a directory for a new run that is not empty, or not writable."""
+  there = next(p for p in (path, *path.absolute().parents) if p.exists())
+  if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    raise RunDirectoryRefused(
+      f'{path} cannot be written: {there} is a file, or you may not write '
+      'there. Give another --run_dir.'
+    )
   content = sorted(os.listdir(path)) if path.is_dir() else []
   if content:
     what = 'a run' if _holds_run(path) else ', '.join(content[:3])

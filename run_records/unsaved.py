@@ -74,7 +74,10 @@ def file_of(node: str) -> str:
 
 
 def _marks(run_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
-  return sorted(pathlib.Path(run_dir).glob(f'*/*{durable.UNSAVED}'))
+  try:
+    return sorted(pathlib.Path(run_dir).glob(f'*/*{durable.UNSAVED}'))
+  except OSError:  # as of a file server that is away
+    return []
 
 
 def _failed(run_dir: str | os.PathLike[str]) -> dict[str, str]:

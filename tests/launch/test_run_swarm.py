@@ -260,12 +260,12 @@ DIRECTORIES = {
     'run',
     ['already holds a run'],
   ),
-  'something else is there': (['--run_dir=other'], 'run', ['is not empty']),
-  'a file is there': (['--run_dir=file'], 'run', ['is a file']),
-  'a file is above': (['--run_dir=file/run'], 'run', ['file is a file']),
+  'something else is there': (['--run_dir=other'], 'run', ['holds thesis.txt']),
+  'a file is there': (['--run_dir=file'], 'run', ['--run_dir']),
+  'a file is above': (['--run_dir=file/run'], 'run', ['--run_dir']),
   'full disk': (['--run_dir=new'], 'disk_full', ['5 MB free', '200 MB']),
   'full disk, default': ([], 'disk_full', ['5 MB free', 'runs/pso_dqn']),
-  'no right to write': (['--run_dir=new'], 'read_only', ['no right to write']),
+  'no right to write': (['--run_dir=new'], 'read_only', ['may not write']),
 }
 
 

@@ -148,10 +148,7 @@ def test_a_full_disk_is_refused_before_anything_is_written(
 
 
 def test_a_place_without_the_right_to_write_is_refused(tmp_path, monkeypatch):
-  def may_not(*unused, **options):
-    raise PermissionError(13, 'Permission denied')
-
-  monkeypatch.setattr(pathlib.Path, 'mkdir', may_not)
+  monkeypatch.setattr(os, 'access', lambda *unused: False)
   with pytest.raises(run_directory.RunDirectoryRefused, match='--run_dir'):
     run_directory.create(tmp_path / 'a', {}, {})
   assert _everything_in(tmp_path) == []
