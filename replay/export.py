@@ -222,7 +222,8 @@ def _tables(directory: pathlib.Path) -> Iterator[_Table]:
         'learn from unrolls keep blocks in a queue. Export the run of an agent '
         'with replay, such as dqn or d4pg.'
       )
-    places, priorities = {}, np.empty(table.size, np.float32)
+    places: dict[int, int] = {}
+    priorities = np.empty(table.size, np.float32)
     for item in checkpoints.read_items(path):
       if item.table == table.name:
         priorities[len(places)] = item.priority

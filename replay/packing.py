@@ -14,8 +14,6 @@ the age of a sample, in learner steps (policy lag) and in seconds.
 The column is float32. With uint8 observations (images) it is uint8, and holds
 the bytes of the other fields as float32 numbers. Discrete actions and versions
 are stored as float32 too, which holds every integer up to 2^24.
-
-TensorFlow is imported only where it is needed: an actor packs without it.
 """
 
 import dataclasses
@@ -99,15 +97,12 @@ def check_layout(layout: Any) -> None:
   for field in ('observation_shape', 'action_shape'):
     shape = tuple(int(size) for size in getattr(layout, field))
     if any(size < 1 for size in shape):
-      raise ValueError(
-        f'{field}={shape} has an empty axis: every size must be at least 1. '
-        'Pass the shape of one observation or action, without a batch axis.'
-      )
+      raise ValueError(f'{field}={shape} has an empty axis.')
     object.__setattr__(layout, field, shape)
   if layout.observation_dtype not in ('float32', 'uint8'):
     raise ValueError(
       f'observation_dtype={layout.observation_dtype!r} must be float32 or '
-      'uint8. Observations of other numbers travel as float32.'
+      'uint8.'
     )
 
 
@@ -206,20 +201,13 @@ class TransitionLayout:
     if shape[len(leading) :] != self.observation_shape:
       raise ValueError(
         f'o_tm1 has shape {shape}, which does not end in the '
-        f'observation_shape {self.observation_shape} of this layout. Pack '
-        'observations of the environment that the layout was made for.'
+        f'observation_shape {self.observation_shape} of this layout.'
       )
     out = np.empty((*leading, self.width), self.dtype)
     for name, place, inner, value in zip(
       Transition._fields, self.slices, self._inner_shapes, values, strict=True
     ):
-      try:
-        value = np.broadcast_to(value, (*leading, *inner))
-      except ValueError as e:
-        raise ValueError(
-          f'{name} has shape {np.shape(value)}, but {(*leading, *inner)} '
-          'is needed: the leading shape of o_tm1, then the shape of the field.'
-        ) from e
+      value = np.broadcast_to(value, (*leading, *inner))
       value = value.reshape((*leading, math.prod(inner)))
       if name in ('o_tm1', 'o_t'):
         self.check_observation_dtype(name, value)
@@ -233,8 +221,7 @@ class TransitionLayout:
     got = np.asarray(observation).dtype
     if self.dtype == np.uint8 and got != np.uint8:
       raise ValueError(
-        f'{name} is {got}, but this layout packs uint8 observations. Keep the '
-        "pixels uint8, or make the layout with observation_dtype='float32'."
+        f'{name} is {got}, but this layout packs uint8 observations.'
       )
 
   @functools.cached_property
@@ -261,9 +248,7 @@ class TransitionLayout:
       dtype = np.dtype(getattr(packed.dtype, 'as_numpy_dtype', packed.dtype))
       raise ValueError(
         f'packed transitions are {dtype} {tuple(packed.shape)}, but this '
-        f'layout needs {self.dtype} with a last axis of {self.width} '
-        f'(observation_shape={self.observation_shape}). Writer and reader must '
-        'use the same environment.'
+        f'layout needs {self.dtype} with a last axis of {self.width}.'
       )
     if isinstance(packed, np.ndarray):
       return self._unpack_numpy(packed)

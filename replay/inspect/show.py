@@ -136,7 +136,8 @@ def screen(as_json: bool) -> Iterator[Callable[[read.Report | str], None]]:
   if console.is_terminal and not as_json:
     with rich_live.Live(console=console, auto_refresh=False) as shown:
       yield lambda what: shown.update(
-        what if isinstance(what, str) else report(what), refresh=True
+        rich_text.Text(what) if isinstance(what, str) else report(what),
+        refresh=True,
       )
     return
 
