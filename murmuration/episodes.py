@@ -5,7 +5,7 @@ Light to import: no agents, no TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 import contextlib
 import os
 import pathlib
@@ -122,7 +122,7 @@ def record(
   path = pathlib.Path(path).resolve()  # the environment may change directory
   environment = build(name, 'rgb_array')
 
-  def frames() -> Iterator[Any]:
+  def frames() -> Generator[Any, None, None]:
     # As they are played: all of them at once would take a gigabyte.
     with in_a_sentence(name):
       for _ in rewards(policy, environment, seed, max_steps, on_step):

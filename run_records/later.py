@@ -39,7 +39,7 @@ class _Module(types.ModuleType):
     if sys.modules.get(self.__name__) is self:
       _run(self)
       return getattr(self, name)
-    # Deferred within `deferred`, it stands for the one that is imported.
+    # It was deferred within `deferred`, and stands for the real one.
     found = importlib.import_module(self.__name__)
     value = getattr(found, name)
     vars(self).update(vars(found))
