@@ -3,19 +3,14 @@
 import errno
 import json
 import os
-import pathlib
 import signal
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from murmuration.replay import isolation
 from tests import strangers
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def enter_and_look(times=1):
