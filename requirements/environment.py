@@ -64,8 +64,8 @@ def find(name, asked):
 
 def run(*command, **variables):
   environ = {**os.environ, 'PIP_USER': '0', **variables}
-  command = [str(word) for word in command]
-  subprocess.run(command, check=True, env=environ)
+  words = [str(word) for word in command]
+  subprocess.run(words, check=True, env=environ)
 
 
 def pip_settings(pip):
