@@ -27,7 +27,7 @@
 #   make clean            remove caches;  make distclean: .venv* too
 
 SHELL := /bin/sh
-# Any Python 3, which finds the CPython that .venv is made with. Looked for by each
+# Any Python from 3.7 on, which finds the CPython that .venv is made with. Looked for by each
 # recipe: the first may be of an activated .venv that distclean deletes.
 FINDER = $(shell command -v python3 || echo python)
 # From the command line only: a shell may have a PYTHON of its own.

@@ -296,6 +296,8 @@ def _onnx(policy: portable.Policy) -> bytes:
 
   act, inputs = _function(policy, 'next_state')
   model, _ = tf2onnx.convert.from_function(act, inputs, opset=17)
+  for value in (*model.graph.input, *model.graph.output):
+    value.type.tensor_type.shape.dim[0].dim_param = 'N'
   about = policy.about.items()
   texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in about}
   onnx.helper.set_model_props(model, texts)

@@ -32,12 +32,12 @@ def problems():
   for name in IMPORTS.split():
     print(f'imports  {name}', flush=True)  # the last one if it crashes
     try:
-      path = os.path.realpath(importlib.import_module(name).__file__)
+      file = os.path.realpath(str(importlib.import_module(name).__file__))
     except Exception as e:
       yield f'{name} cannot be imported ({e!r}): make distclean'
       continue
-    if not any(os.path.realpath(p) in path for p in (ROOT, sys.prefix)):
-      yield f'{name} is imported from {path}: unset PYTHONPATH'
+    if not any(os.path.realpath(p) in file for p in (ROOT, sys.prefix)):
+      yield f'{name} is imported from {file}: unset PYTHONPATH'
 
 
 if __name__ == '__main__':

@@ -15,6 +15,7 @@ import ast
 import fcntl
 import glob
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -63,8 +64,8 @@ def find(name, asked):
 
 def run(*command, **variables):
   environ = {**os.environ, 'PIP_USER': '0', **variables}
-  command = [str(word) for word in command]
-  subprocess.run(command, check=True, env=environ)
+  words = [str(word) for word in command]
+  subprocess.run(words, check=True, env=environ)
 
 
 def pip_settings(pip):
@@ -129,26 +130,26 @@ def make(name, asked):
   files = (pins, __file__, SETUP, SETUP.with_name('courier.py'))
   content = b''.join(pathlib.Path(path).read_bytes() for path in files)
   digest = hashlib.sha256(content + f'{asked} {sees}'.encode()).hexdigest()
-  stamp, wanted = venv / 'murmuration.txt', f'{ROOT}\n{digest}\n'
+  stamp, wanted = venv / 'murmuration.json', {'root': str(ROOT), 'is': digest}
   with pins.open('r+') as lock:  # NFS locks only what can be written
     fcntl.flock(lock, fcntl.LOCK_EX)
-    found = stamp.read_text() if stamp.exists() else ''
+    found = json.loads(stamp.read_text()) if stamp.exists() else {}
     if found == wanted and (venv / 'bin' / 'python').exists():
       return
-    if venv.exists() and os.listdir(venv) and not found.startswith(f'{ROOT}\n'):
+    if venv.exists() and os.listdir(venv) and found.get('root') != str(ROOT):
       sys.exit(f'{venv} was made elsewhere. Move it away, then try again.')
     base = find(name, asked)
     print(f'environment: making {venv} with {base}: minutes', flush=True)
     shutil.rmtree(venv, ignore_errors=True)
     venv.mkdir(parents=True, exist_ok=True)
-    stamp.write_text(f'{ROOT}\n')
+    stamp.write_text(json.dumps({'root': str(ROOT)}))
     run(base, '-I', '-m', 'venv', venv)
     install(name, pins, venv / 'bin' / 'python')
     if not name:
       run(venv / 'bin' / 'python', '-I', SETUP)
     if name in ('', 'extras'):
       link(venv, sees)
-    stamp.write_text(wanted)
+    stamp.write_text(json.dumps(wanted))
 
 
 if __name__ == '__main__':

@@ -94,5 +94,6 @@ def test_the_model_says_what_it_is():
     'observation', 'state', 'fresh',
   ]  # fmt: skip
   assert [o.name for o in session.get_outputs()] == ['action', 'next_state']
+  assert session.get_inputs()[0].shape == ['N', 4]
   about = session.get_modelmeta().custom_metadata_map
   assert about['agent'] == 'impala' and about['environment'] == 'CartPole-v1'

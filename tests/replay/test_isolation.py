@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import pathlib
 import signal
 import socket
 import threading
@@ -12,8 +11,6 @@ import pytest
 
 from murmuration.replay import isolation
 from tests import strangers
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def enter_and_look(times=1):

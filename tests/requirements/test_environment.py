@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import json
 import os
 import pathlib
 import shutil
@@ -105,6 +106,10 @@ def test_packages_are_installed_once_and_anew_with_another_lock(checkout):
     'import sys\ndef main(): return print(*sys.argv[1:])'
   )
   (checkout.root / 'murmuration' / '__init__.py').touch()
+  # As an older script of this clone left it.
+  checkout.venv.mkdir()
+  stamp = {'root': str(checkout.root), 'name': '', 'pins': 'others'}
+  (checkout.venv / 'murmuration.json').write_text(json.dumps(stamp))
   assert 'Launchpad' in checkout.make()
   assert checkout.imported('demo', 'beside') == ['1.0', 'ours']
   command = [checkout.venv / 'bin' / 'murmuration', 'run', 'a b']
@@ -178,7 +183,7 @@ def test_what_the_user_or_another_clone_made_is_left_alone(checkout, tmp_path):
   (other / 'mine').touch()
   checkout.venv.symlink_to(other)
   assert 'Move it away' in checkout.make(code=1)
-  (other / 'murmuration.txt').write_text(f'{tmp_path}/elsewhere\n')
+  (other / 'murmuration.json').write_text('{"root": "/elsewhere"}')
   checkout.make(code=1)
   assert (other / 'mine').exists()
 
