@@ -181,7 +181,7 @@ def packed(kept: playing.Kept, **about: Any) -> bytes:
     **about: what else it is to say of itself.
   """
   agent, spec = kept.agent, kept.agent.spec
-  space: Any = environments.spaces(spec.name)[1]
+  space = environments.spaces(spec.name)[1]
   operations = agent.operations(np.array(kept.theta, np.float32))
   if spec.num_actions is not None:
     every = spaces.native(space, np.arange(spec.num_actions))

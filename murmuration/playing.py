@@ -53,8 +53,7 @@ class Native:
     """Makes the policy of kept parameters; episodes begin."""
     self._spec = kept.agent.spec
     self._policy: Any = kept.policy()
-    own: Any = environments.spaces(self._spec.name)
-    self._seen, self._space = own
+    self._seen, self._space = environments.spaces(self._spec.name)
 
   def __call__(self, observation: Any) -> Any:
     """Actions for observations.
