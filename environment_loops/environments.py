@@ -89,7 +89,7 @@ def spec(name: str) -> Spec:
   return _look(name)[0]
 
 
-def spaces(name: str) -> tuple[gymnasium.Space, gymnasium.Space]:
+def spaces(name: str) -> tuple[Any, Any]:
   """Observation and action space that the environment itself has.
 
   Those of `build` may be others, see `spaces.py`. Raises as `spec` does.
@@ -97,8 +97,13 @@ def spaces(name: str) -> tuple[gymnasium.Space, gymnasium.Space]:
   return _look(name)[1]
 
 
+def forget() -> None:
+  """Has environments looked at anew: a name may mean another one since."""
+  _look.cache_clear()
+
+
 @functools.cache
-def _look(name: str) -> tuple[Spec, tuple[gymnasium.Space, gymnasium.Space]]:
+def _look(name: str) -> tuple[Spec, tuple[Any, Any]]:
   before = threading.enumerate()
   environment = build(name)
   try:

@@ -30,7 +30,7 @@ def adapted(name: str, environment: gymnasium.Env) -> gymnasium.Env:
   return environment
 
 
-def own(environment: gymnasium.Env) -> tuple[gymnasium.Space, gymnasium.Space]:
+def own(environment: gymnasium.Env) -> tuple[Any, Any]:
   """Observation and action space without `adapted`."""
   while isinstance(environment, (_Flat, _Numbered)):
     environment = environment.env
@@ -80,7 +80,7 @@ def flatten(name: str, space: Any, observation: Any) -> np.ndarray:
 def _flat(space: Any, value: Any) -> np.ndarray:
   """As gymnasium, which casts Boxes and takes a Discrete -1 for the last."""
   if isinstance(space, (spaces.Dict, spaces.Tuple)):
-    keys = space if isinstance(space, spaces.Dict) else range(len(space))
+    keys: Any = space if isinstance(space, spaces.Dict) else range(len(space))
     return np.concatenate([_flat(space[key], value[key]) for key in keys])
   if isinstance(space, spaces.Box):
     return np.ravel(value)

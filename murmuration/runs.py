@@ -265,7 +265,7 @@ class Run:
       from murmuration.environment_loops import environments
 
       # What a name stands for may be another class since.
-      environments.spec.cache_clear()
+      environments.forget()
       run = self._open()
       config = self._given.config_here(run.config())
       return export, export.playing.load(run, config)

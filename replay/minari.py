@@ -148,14 +148,14 @@ def _own_units(space: Any, actions: np.ndarray) -> np.ndarray:
     return actions.astype(np.int64) + int(space.start)
   if not np.issubdtype(space.dtype, np.floating):
     # Numbers of combinations, whose last part varies fastest.
-    low, high = 0, np.ones(space.shape, np.int64)
+    low, high = np.zeros(space.shape, int), np.ones(space.shape, int)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
       low, high = space.start, space.start + space.nvec - 1
     elif isinstance(space, gymnasium.spaces.Box):
       low, high = space.low.astype(int), space.high.astype(int)
     parts = np.unravel_index(actions, (high - low + 1).ravel())
-    parts = np.reshape(np.transpose(parts), (-1, *space.shape))
-    return (parts + low).astype(space.dtype)
+    found = np.reshape(np.transpose(parts), (-1, *space.shape)) + low
+    return found.astype(space.dtype)
   low, high = space.low.astype(float), space.high.astype(float)
   units = (np.clip(actions, -1.0, 1.0) + 1.0) / 2.0
   # The difference of bounds may be more than a float64 holds.

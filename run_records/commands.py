@@ -6,7 +6,7 @@ Light to import, for those that need nothing that takes seconds.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import difflib
 import os
@@ -30,7 +30,13 @@ BROKEN_OFF = (INTERRUPTED, TERMINATED)
 
 
 class Parser(argparse.ArgumentParser):
-  """Says what is wrong in one sentence; shows examples as they are."""
+  """Says what is wrong in one sentence; shows examples as they are.
+
+  Attributes:
+    other_names: of flags, as others call them, for `Did you mean`.
+  """
+
+  other_names: Mapping[str, str] = {}
 
   def __init__(self, description: str | None, **options: Any):
     super().__init__(
@@ -53,7 +59,8 @@ class Parser(argparse.ArgumentParser):
         self.error(f'{word!r} is one word too many')
       known = [*self._option_string_actions]
       name = word.strip('-').replace('-', '_')
-      near = difflib.get_close_matches(word, known, 1)
+      near = [self.other_names[name]] if name in self.other_names else []
+      near = near or difflib.get_close_matches(word, known, 1)
       near = near or [one for one in known if len(name) > 2 and name in one]
       self.error(
         f'there is no flag {word}'

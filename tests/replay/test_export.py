@@ -298,7 +298,9 @@ def test_minari_has_the_units_of_the_environment(tmp_path):
 
 class Parts(gymnasium.Env):
   observation_space = gymnasium.spaces.Discrete(4, start=1)
-  action_space = gymnasium.spaces.MultiDiscrete([2, 3], start=[0, 7])
+  action_space: gymnasium.Space = gymnasium.spaces.MultiDiscrete(
+    [2, 3], start=[0, 7]
+  )
 
 
 class Switches(Parts):
