@@ -173,7 +173,7 @@ def test_replay_in_a_worker_that_was_not_kept_is_said_and_is_no_failure(
 
   _count(tmp_path, worker_0=39_128).close()
   save(39_128, 'worker-0.npz')
-  rings = saves.Rings(str(tmp_path), [Ring()])
+  rings = saves.Rings(str(tmp_path), 'worker/0', [Ring()])
   replay = saves.ReplaySaves([rings], 0.0)
   if before:
     assert replay.save(10)
@@ -181,7 +181,11 @@ def test_replay_in_a_worker_that_was_not_kept_is_said_and_is_no_failure(
   assert not replay.save(39_128)
   assert unsaved.at_end(tmp_path) == ''
   (said,) = unsaved.besides(tmp_path)
-  there = 'what ring-0.npz has (' if before else 'an empty replay (no ring-0'
+  there = (
+    'what ring-worker-0-0.npz has ('
+    if before
+    else 'an empty replay (no ring-worker-0-0'
+  )
   why = 'replay was not kept (No space left on device): '
   assert f'{why}a resume begins with {there}' in said
   resumed = []
