@@ -91,9 +91,8 @@ def metrics(path: pathlib.Path, kind: str) -> list[dict[str, Any]]:
 
 
 def plot(path: pathlib.Path, to: pathlib.Path | None) -> pathlib.Path:
-  from murmuration.run_records import (
-    plots,  # matplotlib, which a run starts without
-  )
+  # It imports matplotlib, which a run starts without.
+  from murmuration.run_records import plots
 
   drawn = plots.learning_curve(path, to)
   if drawn is None:

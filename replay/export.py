@@ -141,9 +141,12 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   Raises:
     ValueError: there is no checkpoint of replay, or not of transitions.
   """
-  rings = sorted(pathlib.Path(source).glob('checkpoints/ring-*.npz'))
+  kept = pathlib.Path(source) / 'checkpoints'
+  # Those without the name of a node are of an older version, and left behind by
+  # a run that went on.
+  rings = sorted(kept.glob('ring-*-*.npz')) or sorted(kept.glob('ring-*.npz'))
   layout, rows, priorities = _of_rings(rings) if rings else _of_tables(source)
-  if layout is None or not rows:
+  if layout is None or not sum(map(len, rows)):
     raise ValueError(f'The replay of {source} is empty.')
   unpacked = layout.unpack(rows[0] if len(rows) == 1 else np.concatenate(rows))
   found = unpacked._asdict()
@@ -159,7 +162,7 @@ _Found = tuple[Any, list[np.ndarray], list[np.ndarray]]
 
 
 def _of_rings(paths: list[pathlib.Path]) -> _Found:
-  """Layout, rows and priorities of replay in the memory of workers."""
+  """Layout, rows and priorities of replay that was in workers' memory."""
   import tensorflow as tf
 
   rows, priorities, layout = [], [], None
@@ -167,18 +170,22 @@ def _of_rings(paths: list[pathlib.Path]) -> _Found:
     with np.load(path) as saved:
       order = ring.in_order(saved)
       own = saved['rows'][order]
-      spec = tf.TensorSpec(own.shape[1:], own.dtype, str(saved['layout']))
-      layout = packing.from_signature(spec)
+      name = str(saved['layout']) if 'layout' in saved else ''
+      layout = packing.from_signature(
+        tf.TensorSpec(own.shape[1:], own.dtype, name)
+      )
       given = saved['priorities'][order].astype(np.float32)
     if layout is None:
-      raise ValueError(f'{path} does not say what its items hold.')
+      raise ValueError(
+        f'{path} does not say what its items hold: an older version wrote it.'
+      )
     rows.append(own.reshape(-1, layout.width))
     priorities.append(np.repeat(given, len(rows[-1]) // max(len(own), 1)))
   return layout, rows, priorities
 
 
 def _of_tables(source: str) -> _Found:
-  """The same of Reverb's tables."""
+  """Layout, rows and priorities of replay that was in Reverb's tables."""
   from murmuration.replay import checkpoints
   from murmuration.replay.inspect import read as reading
   from murmuration.replay.inspect import target as inspect_target

@@ -292,7 +292,7 @@ def install_with(tool, count, environment):
 def link(environment):
   """Makes project and stack importable, and the command bin/murmuration.
 
-  A path file: tests/ and scripts there are found too, without pip.
+  With a path file, scripts can import tests/ as well.
   """
   seen = [environment.stack.site] if environment.stack else []
   paths = ''.join(f'{path}\n' for path in [*seen, environment.root])
