@@ -159,7 +159,8 @@ def agent(name: str) -> Agent:
   if not isinstance(found, Agent):
     raise ValueError(
       f'{name} is {names.kind(found)}, not an agent: it has to be a '
-      'murmuration.launch.registry.Agent, or a subclass of agents.base.Agent.'
+      'murmuration.launch.registry.Agent, or a subclass of '
+      'murmuration.agents.base.Agent.'
     )
   made: Any = found.agent
   if is_agent_class(made):

@@ -33,7 +33,7 @@ _FUNCTION = (
 _NEEDED = {
   'agent': (
     "a name such as 'ppo:pendulum', 'module:Name', or a class of yours, which "
-    'is a subclass of agents.base.Agent.'
+    'is a subclass of murmuration.agents.base.Agent.'
   ),
   'environment': f"a gymnasium id, 'module:Name', a class, or {_FUNCTION}",
   'topology': (

@@ -130,7 +130,10 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   Raises:
     ValueError: there is no checkpoint of replay, or not of transitions.
   """
-  rings = sorted(pathlib.Path(source).glob('checkpoints/ring-*.npz'))
+  kept = pathlib.Path(source) / 'checkpoints'
+  # Those without the name of a node are of an older version, and left behind by
+  # a run that went on.
+  rings = sorted(kept.glob('ring-*-*.npz')) or sorted(kept.glob('ring-*.npz'))
   layout, rows, priorities = _of_rings(rings) if rings else _of_tables(source)
   if not len(priorities):
     raise ValueError(f'The replay of {source} is empty.')
@@ -163,7 +166,9 @@ def _of_rings(paths: Sequence[pathlib.Path]) -> _Items:
     spec = tf.TensorSpec(rows[-1].shape[1:], rows[-1].dtype, name)
     layout = packing.from_signature(spec)
     if layout is None:
-      raise ValueError(f'{path} does not say what its items hold.')
+      raise ValueError(
+        f'{path} does not say what its items hold: an older version wrote it.'
+      )
   assert layout is not None
   return layout, np.concatenate(rows), np.concatenate(priorities)
 

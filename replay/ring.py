@@ -1,8 +1,8 @@
 """Replay in the memory of the process that writes and samples.
 
-It has no server, threads or limiter: a sample of 512 items costs about a
-thirtieth of what it costs through Reverb. Draws follow from a seed, so a run
-can be repeatable (`run.deterministic`). The inspector does not see it.
+It has no server, threads or limiter, so a sample costs less than through
+Reverb. Draws follow from a seed, so a run can be repeatable
+(`run.deterministic`). The inspector does not see it.
 """
 
 from __future__ import annotations

@@ -32,9 +32,7 @@ FINAL = 70  # exit code of one whose error has a true `no_restart_helps`
 def warm() -> None:
   """Does in the zygote what all nodes would do."""
   if 'tensorflow' in sys.modules:  # nodes that need none import none
-    from murmuration.replay import (
-      tensors,  # only now is that one found, and no user's
-    )
+    from murmuration.replay import tensors
 
     tensors.stop_leak()
 

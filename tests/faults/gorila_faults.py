@@ -144,6 +144,7 @@ class _OneFault:
 
   SECTION = parameter_server.SECTION
   Config = parameter_server.Config
+  REPLAY = parameter_server.REPLAY
   members = staticmethod(parameter_server.members)
   exchange: type
 

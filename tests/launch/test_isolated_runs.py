@@ -51,8 +51,9 @@ JOBS = {
     *SMALL,
     '--config.server.num_learners=2',
     '--config.server.num_shards=1',
+    '--config.run.replay=colocated',
   ),
-  'single_process': ('dqn', *SMALL),
+  'single_process': ('dqn', *SMALL, '--config.run.replay=colocated'),
 }
 WITHOUT = {
   'gossip': ('gala_a2c', *PLAIN, '--config.gossip.num_learners=2'),

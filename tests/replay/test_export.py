@@ -363,6 +363,9 @@ def test_replay_in_the_memory_of_workers_is_exported_in_order(tmp_path):
     kept.extend(own, np.arange(len(own)) + 1.0)
     path = checkpoints_directory / f'ring-learner-{node}-0.npz'
     np.savez(path, **kept.save())
+  # Left behind by a version whose files did not say what they hold.
+  older = {k: v for k, v in kept.save().items() if k != 'layout'}
+  np.savez(checkpoints_directory / 'ring-0.npz', **older)
   out = [str(tmp_path / 'out'), '--format=arrays']
   assert export.main([str(tmp_path / 'run'), *out]) == 0
   found, priorities, _ = export.load(tmp_path / 'out')
@@ -372,6 +375,15 @@ def test_replay_in_the_memory_of_workers_is_exported_in_order(tmp_path):
       getattr(LAYOUT.unpack(found), name), getattr(wanted, name), name
     )
   assert priorities.tolist() == [*range(21, 91), *range(1, 61)]
+
+
+def test_replay_that_does_not_say_what_it_holds_is_refused(tmp_path, capsys):
+  (tmp_path / 'run' / 'checkpoints').mkdir(parents=True)
+  older = {'rows': np.ones((2, 3), np.float32), 'priorities': np.ones(2)}
+  path = tmp_path / 'run' / 'checkpoints' / 'ring-0.npz'
+  np.savez(path, **older, count=2)
+  assert export.main([str(tmp_path / 'run'), str(tmp_path / 'out')]) == 2
+  assert str(path) in capsys.readouterr().err
 
 
 def test_minari_without_the_config_of_a_run_is_refused(run, tmp_path, capsys):

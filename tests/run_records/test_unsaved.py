@@ -115,7 +115,7 @@ class Ring:
 def test_what_a_run_can_go_on_without_is_no_failure_of_it(tmp_path, disk, save):
   _count(tmp_path, worker_0=39_128)
   save(39_128, 'worker-0.npz')
-  rings = saves.Rings(str(tmp_path), [Ring()])
+  rings = saves.Rings(str(tmp_path), 'worker/0', [Ring()])
   replay = saves.ReplaySaves([rings], 0.0)
   disk(True)
   names = (checkpoints.BEST, checkpoints.STAR, checkpoints.AGENTS)
@@ -125,7 +125,7 @@ def test_what_a_run_can_go_on_without_is_no_failure_of_it(tmp_path, disk, save):
   said = []
   unsaved.check(tmp_path, said.append)
   for text in (unsaved.now(tmp_path), *said):
-    assert 'ring-0.npz' in text and all(name in text for name in names)
+    assert 'ring-worker-0-0.npz' in text and all(name in text for name in names)
   assert not save(40_000, 'worker-0.npz')
   ended = unsaved.at_end(tmp_path)
   assert 'worker-0.npz' in ended and 'best' not in ended
