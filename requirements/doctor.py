@@ -1,5 +1,6 @@
 """Says what is wrong with the environment that runs it, and what mends it."""
 
+import argparse
 import importlib
 import importlib.metadata
 import os
@@ -41,6 +42,7 @@ def problems():
 
 
 if __name__ == '__main__':
+  argparse.ArgumentParser(description=__doc__).parse_args()
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   print(f'system   {platform.platform()}, {os.cpu_count()} cores')
   print(f'python   {platform.python_version()} in {sys.prefix}')

@@ -24,7 +24,7 @@ REFUSED = {
   'a film of another kind': (['run', '--video=film.avi'], '.gif or .mp4'),
   'a film where nothing can be': (
     ['run', '--video=run/config.json/a.gif'],
-    'config.json is in the way',
+    'config.json/a.gif cannot be written',
   ),
   'a misspelt flag': (['run', '--episode=3'], 'Did you mean --episodes?'),
   'a config of an agent alone': (['half'], "half: its config.json has no 'ag"),

@@ -215,7 +215,10 @@ def test_a_film_that_cannot_be_is_refused_before_an_episode(
     episodes, 'rewards', lambda *unused: pytest.fail('it played')
   )
   (tmp_path / 'dir.gif').mkdir()
-  for name, said in (('a.avi', '.gif or .mp4'), ('dir.gif', 'in the way')):
+  for name, said in (
+    ('a.avi', '.gif or .mp4'),
+    ('dir.gif', 'cannot be written'),
+  ):
     flags = ['impala:cartpole', f'--video={tmp_path / name}']
     monkeypatch.setattr(sys, 'argv', ['play', *flags])
     assert play.main() == 2

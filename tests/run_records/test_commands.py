@@ -184,7 +184,6 @@ def test_the_end_of_a_log_stays_in_lines(tmp_path):
 @pytest.mark.parametrize(
   'words',
   [
-    ['murmuration/sweep.py', 'ppo', 'gamma=0.9'],
     ['studies/zoo.py', 'ppo:cartpole'],
     ['murmuration/export.py', 'runs/a'],
     ['murmuration/play.py'],
