@@ -10,7 +10,7 @@
 #   make test-all         the rest: every cell, every command, killed nodes
 #   make test-learning    real runs that have to learn: minutes
 #   make test-next        what needs no Reverb, on the next Python (3.13)
-#   make test-extras      sinks, ONNX and notebooks, with packages of their own
+#   make test-extras      sinks, ONNX, sweeps and notebooks, with packages of their own
 #   make extras           those packages, in .venv-extras
 #   make site             the docs as pages, in build/site
 #   make chaos            kill and stop nodes of four systems at random
@@ -27,7 +27,7 @@
 #   make clean            remove caches;  make distclean: .venv* too
 
 SHELL := /bin/sh
-# Any Python 3, which finds the CPython that .venv is made with. Looked for by each
+# Any Python from 3.7 on, which finds the CPython that .venv is made with. Looked for by each
 # recipe: the first may be of an activated .venv that distclean deletes.
 FINDER = $(shell command -v python3 || echo python)
 # From the command line only: a shell may have a PYTHON of its own.
@@ -96,7 +96,7 @@ test-next:
 	  test_ppo.py test_ppo_config.py test_ppo_learner.py test_rollouts.py \
 	  test_vtrace.py) $(ARGS)
 
-extras: environment
+extras:
 	@$(FINDER) requirements/environment.py extras $(NAMED)
 
 test-extras: extras
@@ -116,7 +116,9 @@ bench: environment
 	done; exit $$failed
 
 doctor:
-	@$(FINDER) requirements/doctor.py $(NAMED)
+	@test -x $(BIN)/python || { \
+	  echo '$(VENV) is not there: make environment' >&2; exit 1; }
+	@$(BIN)/python requirements/doctor.py
 
 check: environment lint types test test-all
 
@@ -131,12 +133,13 @@ format: environment
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-# Needs uv. The header and the index are left out, so that the file is the same
-# wherever it is made.
-lock:
-	cd requirements && uv pip compile --python-version 3.10 --override overrides.txt \
-	  --generate-hashes --no-emit-index-url --no-annotate --no-header \
-	  $(LOCK_ARGS) requirements.in -o lock.txt
+# The header and the index are left out, so that the file is the same wherever it
+# is made.
+lock: environment
+	cd requirements && PATH="$(CURDIR)/$(BIN):$$PATH" uv pip compile \
+	  --python-version 3.10 --override overrides.txt --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header $(LOCK_ARGS) \
+	  requirements.in -o lock.txt
 
 clean:
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -53,9 +53,10 @@ class Config(unroll_agent.Config):
   # Limit on the gradient's norm; None: no limit. OpenAI Baselines: 0.5.
   max_gradient_norm: settings.Positive | None = 0.5
   gae_lambda: settings.Fraction = 0.95  # lambda, on the trace; paper: 0.95
+  # Epsilon, the bound on |ratio - 1|; paper: 0.2.
   clip: Annotated[
     float, settings.between(0, 1, 'above 0 and below 1', '()')
-  ] = 0.2  # epsilon, bound on |ratio - 1|; paper: 0.2
+  ] = 0.2
   # Bound on the change of a value, in scaled reward; None: no bound.
   value_clip: settings.Positive | None = None
   value_cost: settings.NotNegative = 0.5  # c_v, weight of the squared error

@@ -16,16 +16,11 @@ default, and a type checker sees a plain int or float.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 import dataclasses
 import functools
-import inspect
-import io
 import math
 import numbers
-import textwrap
-import tokenize
 import types
 import typing
 from typing import Annotated, Any, Literal, NamedTuple
@@ -34,12 +29,15 @@ from typing import Annotated, Any, Literal, NamedTuple
 _LARGEST = 3.4e38
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Bounds:
   """The values that a setting may have: in words, and as a predicate."""
 
   words: str  # to follow 'must be'
   hold: Callable[[Any], bool]
+
+  def __repr__(self) -> str:
+    return self.words  # of tyro's errors
 
 
 def _is_number(value: Any) -> bool:
@@ -188,52 +186,23 @@ def ordered(
     raise ValueError(f'{low}={first} must be {relation} {high}={second}: {why}')
 
 
-class Setting(NamedTuple):
-  """A setting as `--list-settings` shows it."""
-
-  name: str
-  default: Any
-  type: str
-  bounds: str
-  comment: str
-
-
-def describe(config_class: type) -> list[Setting]:
-  """All settings of a config class, with the comments of its source."""
-  comments: dict[str, str] = {}
-  for each in reversed(config_class.__mro__):
-    if dataclasses.is_dataclass(each):
-      comments.update(_comments(each))
-  parsed = _parsed(config_class)
-  found = []
-  for field in dataclasses.fields(config_class):
-    default = field.default
-    if field.default_factory is not dataclasses.MISSING:
-      default = field.default_factory()
-    own = parsed[field.name]
-    comment = comments.get(field.name, '')
-    found.append(Setting(field.name, default, own.type, own.words, comment))
-  return found
-
-
 class _Parsed(NamedTuple):
   """The content of a field's annotation."""
 
-  type: str  # name, without bounds
   words: str
   hold: Callable[[Any], bool]
   optional: bool  # whether it may be None
   only_with: OnlyWith | None = None
 
 
-def type_hints(kind: Any, include_extras: bool = False) -> dict[str, Any]:
-  """As typing.get_type_hints.
+def type_hints(kind: Any) -> dict[str, Any]:
+  """As typing.get_type_hints, with bounds.
 
   Raises:
     ValueError: an annotation, which may be any expression, cannot be read.
   """
   try:
-    return typing.get_type_hints(kind, include_extras=include_extras)
+    return typing.get_type_hints(kind, include_extras=True)
   except Exception as e:
     raise unreadable(kind, e) from e
 
@@ -249,7 +218,7 @@ def unreadable(kind: type, error: Exception) -> ValueError:
 
 @functools.cache
 def _parsed(config_class: Any) -> dict[str, _Parsed]:
-  hints = type_hints(config_class, include_extras=True)
+  hints = type_hints(config_class)
   return {
     field.name: _parse(hints[field.name])
     for field in dataclasses.fields(config_class)
@@ -269,45 +238,13 @@ def _parse(hint: Any) -> _Parsed:
   bounds = _ANYTHING
   if typing.get_origin(hint) is Annotated:
     bounds = next(b for b in hint.__metadata__ if isinstance(b, Bounds))
-    hint = hint.__origin__
   elif typing.get_origin(hint) is Literal:
     known = typing.get_args(hint)
     names = ', '.join(map(repr, known))
     bounds = Bounds(f'one of {names}', lambda x: x in known)
-    hint = type(known[0])
   elif isinstance(hint, type):
     bounds = _OF_TYPE.get(hint, _ANYTHING)
-  plain = isinstance(hint, type) and not typing.get_args(hint)
-  name = hint.__name__ if plain else str(hint)
   words = bounds.words
-  if optional:
-    name += ' | None'
-    words += ', or None' if words else ''
-  return _Parsed(name, words, bounds.hold, optional, needs)
-
-
-def _comments(config_class: type) -> dict[str, str]:
-  """The comments above and beside each field in the class's own source."""
-  try:
-    source = textwrap.dedent(inspect.getsource(config_class))
-  except (OSError, TypeError):
-    return {}  # the class has no source file
-  written: dict[int, str] = {}
-  alone = set()
-  for token in tokenize.generate_tokens(io.StringIO(source).readline):
-    if token.type == tokenize.COMMENT:
-      line = token.start[0]
-      written[line] = token.string.lstrip('# ')
-      if token.line.lstrip().startswith('#'):
-        alone.add(line)
-  found = {}
-  for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
-    if not isinstance(node, ast.AnnAssign):
-      continue
-    start, end = node.lineno, node.end_lineno or node.lineno
-    while start - 1 in alone:
-      start -= 1
-    lines = [written[n] for n in range(start, end + 1) if n in written]
-    if lines:  # else what a parent says of it stands
-      found[ast.unparse(node.target)] = ' '.join(lines)
-  return found
+  if optional and words:
+    words += ', or None'
+  return _Parsed(words, bounds.hold, optional, needs)

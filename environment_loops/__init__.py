@@ -9,6 +9,7 @@ classic_batch   classic control as arrays
 mujoco_batch    K MuJoCo simulations; mujoco_tasks has observations and rewards
 atari_batch     ale_py's own vector environment; atari has the preprocessing
 own_vector      a user's own vector environment
+spaces          flattens observations and numbers actions
 actions         from the actions of agents to those of environments
 faults          what an environment can do wrong, and the errors for it
 observers       sums up episodes as they pass

@@ -16,6 +16,7 @@ import numpy as np
 
 from murmuration.environment_loops import atari
 from murmuration.environment_loops import faults
+from murmuration.environment_loops import spaces
 
 _SEEN = 'To be seen, it has to take render_mode, and to draw in render().'
 # What gymnasium warns of, and is mended or said in a sentence here.
@@ -66,9 +67,10 @@ def _with_limit(environment: gymnasium.Env) -> gymnasium.Env:
 
 
 def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
-  """Builds the bare gymnasium environment, time limit included.
+  """Builds the gymnasium environment, time limit included.
 
-  Atari games come preprocessed (`atari.py`).
+  Atari games come preprocessed (`atari.py`); observations are flattened and
+  actions numbered where agents need it (`spaces.py`).
 
   Raises:
     EnvironmentRefused: unknown id, or it cannot be built here.
@@ -98,6 +100,7 @@ def build(name: str, render_mode: str | None = None) -> gymnasium.Env:
         'is in use: their episodes would mix. Let it make a new one at each '
         'call: lambda: MyEnv(size=8), not lambda: env.'
       )
+    environment = spaces.adapted(name, environment)
     _in_use[id(environment)] = environment
     return environment
   except faults.EnvironmentRefused:

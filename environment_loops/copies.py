@@ -57,16 +57,15 @@ class Copies(stepping.EpisodeStepper):
         arrival, paid, terminated[index], truncated[index], _ = found
         # Most are floats, each step of each environment.
         reward[index] = paid if type(paid) is float else faults.reward(paid)
+        observation[index] = self._observed(arrival)
+      except faults.EnvironmentFault as e:
+        self._misshapen[index] = e
       except (TypeError, ValueError) as e:
         faults.check_step(self._spec.name, found, e)
         raise
       # Of those that rest, the clock stands still.
-      back[index] = self._clocks[index].went_back()
-      try:
-        observation[index] = self._observed(arrival)
-      except faults.EnvironmentFault as e:
-        self._misshapen[index] = e
-        back[index] = True
+      went_back = self._clocks[index].went_back()
+      back[index] = went_back or index in self._misshapen
     return stepping.Arrival(
       observation,
       reward,

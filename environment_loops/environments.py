@@ -6,6 +6,8 @@ What is fixed here, once, for everything that follows:
   uint8;
 - termination is `dm_env.termination` (discount 0), a time limit is
   `dm_env.truncation` (discount 1); if both come at once, termination wins;
+- observations that are no array are flattened, and actions of several integers
+  are numbered (`spaces.py`);
 - discrete actions are 0 .. n-1 whatever the environment's own start is;
 - continuous actions are canonical: [-1, 1], clipped, mapped to [low, high];
 - a non-finite observation or reward, or a simulation that started over by
@@ -28,13 +30,13 @@ from murmuration.environment_loops import actions
 from murmuration.environment_loops import building
 from murmuration.environment_loops import faults
 from murmuration.environment_loops import making
+from murmuration.environment_loops import spaces as spaces_lib
 
 EnvironmentRefused = faults.EnvironmentRefused
 EnvironmentFault = faults.EnvironmentFault
 build = building.build
 
 _PAGE = 'See docs/your_environment.md.'
-_MOST_ACTIONS = 100_000  # for each of which a network has an output
 _EXACT = 2**24  # whole numbers up to here are float32
 
 
@@ -53,7 +55,6 @@ class Spec:
     max_episode_steps: environment steps until truncation, None if unlimited.
     observation_dtype: 'uint8' for images that come as bytes, else 'float32'.
     observation_maximum: largest number in an observation; None if unbounded.
-    action_start: what the environment calls the first of discrete actions.
   """
 
   name: str
@@ -65,7 +66,6 @@ class Spec:
   max_episode_steps: int | None = None
   observation_dtype: str = 'float32'
   observation_maximum: float | None = None
-  action_start: int = 0
 
   @property
   def discrete(self) -> bool:
@@ -73,7 +73,6 @@ class Spec:
     return self.num_actions is not None
 
 
-@functools.cache
 def spec(name: str) -> Spec:
   """Returns what an agent must know of the environment `name`.
 
@@ -87,10 +86,28 @@ def spec(name: str) -> Spec:
     EnvironmentRefused: unknown id, missing package, or spaces that no agent
       here can use.
   """
+  return _look(name)[0]
+
+
+def spaces(name: str) -> tuple[Any, Any]:
+  """Observation and action space that the environment itself has.
+
+  Those of `build` may be others, see `spaces.py`. Raises as `spec` does.
+  """
+  return _look(name)[1]
+
+
+def forget() -> None:
+  """Has environments looked at anew: a name may mean another one since."""
+  _look.cache_clear()
+
+
+@functools.cache
+def _look(name: str) -> tuple[Spec, tuple[Any, Any]]:
   before = threading.enumerate()
   environment = build(name)
   try:
-    return _spec_of(name, environment)
+    return _spec_of(name, environment), spaces_lib.own(environment)
   finally:
     building.close(name, environment)
     making.warn_of_threads(name, before)
@@ -279,80 +296,16 @@ def check_seed(seed: int) -> None:
     raise ValueError(f'seed={seed} is negative; give one from 0 up.')
 
 
-def _how_to_flatten(space: gymnasium.Space) -> str:
-  """Advice for observations that are no array."""
-  if space.is_np_flattenable:
-    return 'gymnasium.wrappers.FlattenObservation(env).'
-  # FlattenObservation leaves a Sequence or a Graph as it is.
-  return (
-    'their length varies, so a function of yours makes an array of one shape '
-    'of them (padded with zeros, say): gymnasium.wrappers.'
-    'TransformObservation(env, function, gymnasium.spaces.Box(low, high, '
-    'shape)).'
-  )
-
-
-def _how_to_count(space: gymnasium.Space) -> str:
-  """Advice for actions that are neither a number nor an array of floats."""
-  flat, start = len(space.shape or ()) == 1, ''
-  if flat and isinstance(space, gymnasium.spaces.MultiDiscrete):
-    sizes, shown = space.nvec.tolist(), 'env.action_space.nvec'
-    start = ' + env.action_space.start' if space.start.any() else ''
-  elif flat and isinstance(space, gymnasium.spaces.MultiBinary):
-    sizes = [2] * math.prod(space.shape)
-    shown = f'[2] * {len(sizes)}'
-  else:
-    return 'Give one that is wrapped, whose actions are one of both.'
-  count = math.prod(sizes)
-  if count > _MOST_ACTIONS:
-    return (
-      f'Their combinations are too many for a number each. Give one that is '
-      f'wrapped, with a float for each part: '
-      f'gymnasium.wrappers.TransformAction(env, lambda action: '
-      f'np.minimum((action + 1) / 2 * np.array({shown}), '
-      f'np.array({shown}) - 1).astype(int){start}, '
-      f'gymnasium.spaces.Box(-1, 1, {space.shape})).'
-    )
-  return (
-    f'Give one that is wrapped, with a number for each of their {count:,} '
-    f'combinations: gymnasium.wrappers.TransformAction(env, lambda action: '
-    f'np.array(np.unravel_index(action, {shown})){start}, '
-    f'gymnasium.spaces.Discrete({count})).'
-  )
-
-
 def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
-  for part in ('observation_space', 'action_space'):
-    if getattr(environment, part, None) is None:
-      raise EnvironmentRefused(
-        f'{name} has no {part}. Give its class one, for instance a '
-        f'gymnasium.spaces.Box. {_PAGE}'
-      )
-  observation_space: Any = environment.observation_space
-  if not isinstance(observation_space, gymnasium.spaces.Box):
-    raise EnvironmentRefused(
-      f'{name} has observations of type {type(observation_space).__name__}, '
-      f'but a Box (one array of numbers) is needed. Give one that is wrapped: '
-      f'{_how_to_flatten(observation_space)} {_PAGE}'
-    )
-  if np.dtype(observation_space.dtype).kind not in 'fiub':
-    raise EnvironmentRefused(
-      f'{name} has observations of dtype {observation_space.dtype}, but real '
-      f'numbers are needed. Register a version with a wrapper that gives, for '
-      f'instance, real and imaginary parts side by side.'
-    )
-  if 0 in observation_space.shape:
-    raise EnvironmentRefused(
-      f'{name} has observations of shape {observation_space.shape}, in which '
-      f'there is nothing to see. Give one that is wrapped, with at least one '
-      f'number, which may be constant. {_PAGE}'
-    )
-  if np.dtype(observation_space.dtype).kind in 'iu':
-    ends = observation_space.low.min(), observation_space.high.max()
-    largest = max(abs(int(end)) for end in ends)
-    if largest > _EXACT:
+  observations: Any = getattr(environment, 'observation_space', None)
+  space: Any = getattr(environment, 'action_space', None)
+  _check_spaces(name, observations, space)
+  for box in spaces_lib.boxes(spaces_lib.own(environment)[0]):
+    ends = box.low.min(initial=0), box.high.max(initial=0)
+    largest = max(abs(float(end)) for end in ends)
+    if np.dtype(box.dtype).kind in 'iu' and largest > _EXACT:
       print(
-        f'note: {name} observes whole numbers of up to {largest:,}. As '
+        f'note: {name} observes whole numbers of up to {largest:,.0f}. As '
         f'float32, those above {_EXACT:,} are rounded. Scale them, or split '
         'them into several numbers, if small differences matter.',
         file=sys.stderr,
@@ -362,61 +315,44 @@ def _spec_of(name: str, environment: gymnasium.Env) -> Spec:
   assert registered is not None, name
   # Bytes with fewer axes are not images: the 128 of Atari's memory, say. Nor
   # are those with more than a stack of images has.
-  image = observation_space.dtype == np.uint8 and (
-    2 <= len(observation_space.shape) <= 4
-  )
-  high = np.asarray(observation_space.high, np.float64)
-  maximum = float(high.max(initial=-np.inf))
+  image = observations.dtype == np.uint8 and 2 <= len(observations.shape) <= 4
+  maximum = float(np.max(observations.high))
   result = Spec(
     name=name,
-    observation_shape=tuple(observation_space.shape),
+    observation_shape=tuple(observations.shape),
     num_actions=None,
     max_episode_steps=registered.max_episode_steps,
     observation_dtype='uint8' if image else 'float32',
     observation_maximum=maximum if np.isfinite(maximum) else None,
   )
-  space: Any = environment.action_space
   if isinstance(space, gymnasium.spaces.Discrete):
-    if space.n == 1:
-      raise EnvironmentRefused(
-        f'{name} takes one action only, {space}, in which there is nothing to '
-        f'choose. Give its action_space at least two. {_PAGE}'
-      )
-    return dataclasses.replace(
-      result, num_actions=int(space.n), action_start=int(space.start)
-    )
-  if not isinstance(space, gymnasium.spaces.Box):
-    raise EnvironmentRefused(
-      f'{name} takes actions of type {type(space).__name__}, but Discrete or '
-      f'Box actions are needed. {_how_to_count(space)} {_PAGE}'
-    )
-  if space.dtype is None or space.dtype.kind != 'f':
-    raise EnvironmentRefused(
-      f'{name} takes Box actions of dtype {space.dtype}, but floats are '
-      f'needed. Give one that is wrapped, with Discrete actions: '
-      f'gymnasium.wrappers.TransformAction(env, lambda action: ..., '
-      f'gymnasium.spaces.Discrete(n)). {_PAGE}'
-    )
-  if 0 in space.shape:
-    raise EnvironmentRefused(
-      f'{name} takes actions of shape {space.shape}, in which there is nothing '
-      f'to choose. Give one that is wrapped, with at least one number, which '
-      f'it may ignore. {_PAGE}'
-    )
-  if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-    # Not ClipAction, which takes bounds away, nor RescaleAction, which needs
-    # them.
-    raise EnvironmentRefused(
-      f'{name} takes unbounded actions (low={space.low}, high={space.high}), '
-      f'but [-1, 1] can only be mapped to finite bounds. Declare finite bounds '
-      f'in its action_space, or register it wrapped: '
-      f'gymnasium.wrappers.TransformAction(env, lambda action: action, '
-      f'gymnasium.spaces.Box(low, high, {space.shape})), with numbers for low '
-      f'and high.'
-    )
+    return dataclasses.replace(result, num_actions=int(space.n))
   return dataclasses.replace(
     result,
     action_shape=tuple(space.shape),
     action_minimum=tuple(map(float, space.low.ravel())),
     action_maximum=tuple(map(float, space.high.ravel())),
   )
+
+
+def _check_spaces(name: str, observations: Any, actions: Any) -> None:
+  """Refuses spaces that no agent has."""
+  box = isinstance(observations, gymnasium.spaces.Box)
+  if not box or 0 in observations.shape:
+    raise EnvironmentRefused(
+      f'{name} has observation_space={observations!s:.200}. Agents need a Box, '
+      'or a space without images that gymnasium flattens to 1 to '
+      f'{spaces_lib.MOST_NUMBERS:,} numbers. {_PAGE}'
+    )
+  if isinstance(actions, gymnasium.spaces.Discrete):
+    fits = actions.n > 1
+  else:
+    box = isinstance(actions, gymnasium.spaces.Box)
+    fits = box and actions.dtype.kind == 'f' and 0 not in actions.shape
+    fits = fits and actions.is_bounded()
+  if not fits:
+    raise EnvironmentRefused(
+      f'{name} has action_space={actions!s:.200}. Agents need a Box of floats '
+      'with finite bounds, or integers with 2 to '
+      f'{spaces_lib.MOST_ACTIONS:,} combinations. {_PAGE}'
+    )

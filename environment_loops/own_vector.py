@@ -12,10 +12,13 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs import registration
+from gymnasium.vector import utils as vector_utils
 import numpy as np
 
 from murmuration.environment_loops import building
+from murmuration.environment_loops import environments
 from murmuration.environment_loops import faults
+from murmuration.environment_loops import spaces
 from murmuration.environment_loops import stepping
 
 _MODE = gymnasium.vector.AutoresetMode.DISABLED
@@ -56,22 +59,21 @@ class Vectors(stepping.EpisodeStepper):
         "reset that takes options['reset_mask'], bool [num_envs]: where to "
         'begin anew.'
       )
-    space = self._vector.single_observation_space
-    images = self._spec.observation_dtype == 'uint8'
-    if space.shape != self._spec.observation_shape or (
-      images and space.dtype != np.uint8
+    self._seen, self._space = environments.spaces(name)
+    for what, wanted in (
+      ('observation_space', self._seen),
+      ('action_space', self._space),
     ):
-      raise faults.EnvironmentRefused(
-        f'The vector environment of {name} has observations {space}, and the '
-        f'single one {self._spec.observation_dtype} of shape '
-        f'{self._spec.observation_shape}. Make both the same.'
-      )
-    self._space: Any = self._vector.single_action_space
-    if not self._takes_the_same():
-      raise faults.EnvironmentRefused(
-        f'The vector environment of {name} takes other actions, {self._space}, '
-        'than the single one. Make both the same.'
-      )
+      found = getattr(self._vector, f'single_{what}', None)
+      if not _alike(found, wanted):
+        raise faults.EnvironmentRefused(
+          f'The vector environment of {name} has single_{what}='
+          f'{found!s:.200}, and the single one {wanted!s:.200}. Make both the '
+          'same.'
+        )
+    self._rows = None
+    if spaces.flattened(self._seen) is not None:
+      self._rows = vector_utils.batch_space(self._seen, self._num)
 
   def try_reset(self) -> None:
     """Resets one of two environments while the other goes on.
@@ -135,7 +137,7 @@ class Vectors(stepping.EpisodeStepper):
 
   def _advance(self, actions: np.ndarray) -> stepping.Arrival:
     if self._spec.discrete:
-      native = self._discrete(actions) + int(self._space.start)
+      native = spaces.native(self._space, self._discrete(actions))
     else:
       native = self._continuous(self._space, actions)
     found: Any = None
@@ -168,22 +170,19 @@ class Vectors(stepping.EpisodeStepper):
     """Of its class, too: the single one has a `reset` and `step` as well."""
     return f'{self._spec.name}: {type(self._vector).__name__}'
 
-  def _takes_the_same(self) -> bool:
-    """Whether the actions are those of the single environment."""
-    space, spec = self._space, self._spec
-    if spec.discrete:
-      discrete = isinstance(space, gymnasium.spaces.Discrete)
-      return (
-        discrete
-        and space.n == spec.num_actions
-        and space.start == spec.action_start
-      )
-    return (
-      isinstance(space, gymnasium.spaces.Box)
-      and space.shape == spec.action_shape
-      and np.allclose(space.low.ravel(), np.array(spec.action_minimum))
-      and np.allclose(space.high.ravel(), np.array(spec.action_maximum))
-    )
-
   def _observed(self, value: Any) -> np.ndarray:
-    return faults.observation(self._spec.name, value, self._shape, self._dtype)
+    name = self._spec.name
+    if self._rows is not None:
+      rows = vector_utils.iterate(self._rows, value)
+      value = [spaces.flatten(name, self._seen, row) for row in rows]
+    return faults.observation(name, value, self._shape, self._dtype)
+
+
+def _alike(found: Any, wanted: Any) -> bool:
+  """Whether two spaces are equal, apart from the precision of numbers."""
+  both = (found, wanted)
+  if not all(isinstance(space, gymnasium.spaces.Box) for space in both):
+    return found == wanted
+  if np.uint8 in (found.dtype, wanted.dtype) or found.shape != wanted.shape:
+    return found == wanted
+  return np.allclose([found.low, found.high], [wanted.low, wanted.high])

@@ -30,6 +30,37 @@ from murmuration.launch import registry
 from murmuration.run_records import names
 from murmuration.run_records import settings
 
+# What a run that goes on may change: no checkpoint depends on it.
+RESUMABLE = frozenset(
+  f'{section}.{name}'
+  for section, listed in {
+    'agent': 'learning_rate policy_learning_rate critic_learning_rate '
+    'temperature_learning_rate anneal_env_steps anneal_updates anneal_after '
+    'max_gradient_norm adam_epsilon rmsprop_epsilon entropy_cost '
+    'baseline_cost value_cost clip value_clip target_kl target_entropy '
+    'target_update_period target_update_tau max_replay_size min_replay_size '
+    'importance_exponent exploration epsilon epsilon_alpha epsilon_start '
+    'epsilon_end epsilon_steps sigma noise_theta random_steps '
+    'smoothing_sigma smoothing_limit max_dq_da',
+    'pace': 'samples_per_insert',
+    'run': 'steps_per_agent target_return wall_clock_s evaluations '
+    'eval_episodes eval_epsilon eval_max_steps updates_per_call '
+    'replay_checkpoint_s tf_threads on_fault max_restarts restart_window_s '
+    'silent_s stall_s needs_network background_niceness',
+    'actors': 'num_actors envs_per_actor update_period max_param_age_s '
+    'error_buffer num_learners queue_batches max_lag inference '
+    'inference_max_wait_ms inference_max_batch',
+    'swarm': 'k b c_max window idle_episodes claim_episodes pull_every '
+    'offer_after_updates star_poll_steps trial_timeout_s '
+    'confirmation_period_s',
+    'evolution': 'num_workers pairs_per_task envs_per_worker learning_rate '
+    'sigma weight_decay patience_s',
+    'server': 'max_staleness outlier_sigmas checkpoint_period',
+    'gossip': 'peers_per_iteration avg_period tau',
+    'offline': 'data',
+  }.items()
+  for name in listed.split()
+)
 _PLAIN = ('seed', 'topology', 'agent_name')  # of a config.json, beside sections
 
 
@@ -102,7 +133,8 @@ def resolve(
     preset: of the agent; '' is the one of the environment that `overrides`
       say, if there is one, else its first.
     topology: name or module:Name; None is the agent's own.
-    overrides: 'section.name' or 'environment' to what the command line says.
+    overrides: 'section.name' or 'environment' to what the command line says,
+      or to a value.
       Another environment than the preset's leaves out the preset's
       `run.target_return`, which is of that task.
     seed: of the whole run.
@@ -156,8 +188,8 @@ def resume(
   """The cell of a config.json; what is newer than it has its default.
 
   Raises:
-    ValueError: it is of an older version, or an override is refused, or is of
-      what checkpoints are made of.
+    ValueError: it is of an older version, or an override is refused, or is not
+      in RESUMABLE.
   """
   missing = [name for name in _PLAIN if name not in config]
   if missing:
@@ -178,22 +210,16 @@ def resume(
       'read. Put the file back from a copy, or start a new run.'
     )
   made = config['agent_name'], config['topology'], values
-  try:
-    kept = _cell(*made, {}, config['seed'])
-    if not overrides:
-      return kept
-    with_budget = {**falling(kept, overrides), **overrides}
-    found = _cell(*made, with_budget, config['seed'])
-    _check_saved(kept, found, overrides)
-    if len(with_budget) > len(overrides):
-      fell = kept.experiment.run.steps_per_agent
-      found = dataclasses.replace(found, fell_over=fell)
-    return found
-  except settings.Unknown as e:
-    raise ValueError(
-      f'its config.json has {e.setting}, which there is no more: it was made '
-      'by an older version, with which it can go on. Start a new run here.'
-    ) from e
+  kept = _cell(*made, {}, config['seed'])
+  if not overrides:
+    return kept
+  with_budget = {**falling(kept, overrides), **overrides}
+  found = _cell(*made, with_budget, config['seed'])
+  _check_resumable(kept, found)
+  if len(with_budget) > len(overrides):
+    fell = kept.experiment.run.steps_per_agent
+    found = dataclasses.replace(found, fell_over=fell)
+  return found
 
 
 def falling(cell: Cell, overrides: Mapping[str, str]) -> dict[str, str]:
@@ -217,7 +243,7 @@ def _cell(
   topology = registry.topology(topology_name)
   kinds = classes(agent, topology)
   for key in overrides:
-    _check(key, kinds, topology_name)
+    _check_topology(key, kinds, topology_name)
   environment = overrides.get('environment', values.get('environment'))
   if environment is None:
     raise ValueError(
@@ -228,18 +254,21 @@ def _cell(
     spec = environments.spec(environment)
     vector.check(environment)
 
-  def section(name: str, **defaults: Any) -> Any:
-    said = {
-      key.partition('.')[2]: text
-      for key, text in overrides.items()
-      if key.startswith(f'{name}.')
-    }
-    parsed = {
-      field: settings.parse(name, kinds[name], field, text)
-      for field, text in said.items()
-    }
-    made = {**defaults, **values.get(name, {}), **parsed}
-    return settings.make(name, kinds[name], made)
+  place = getattr(topology, 'REPLAY', 'colocated')
+  if spec.observation_dtype != 'uint8':  # Reverb compresses images.
+    values = {**values, 'run': {'replay': place, **values.get('run', {})}}
+  chosen = {key: x for key, x in overrides.items() if key != 'environment'}
+  texts = {key: x for key, x in chosen.items() if isinstance(x, str)}
+  changed = settings.changed(kinds, values, texts)
+  for key in chosen.keys() - texts:
+    part, _, field = key.partition('.')
+    known = [name for one in kinds.items() for name in settings.qualified(*one)]
+    if key not in known:
+      raise ValueError(f'There is no setting {key}.{settings.near(key, known)}')
+    changed[part] = {**changed.get(part, {}), field: chosen[key]}
+
+  def section(name: str) -> Any:
+    return settings.make(name, kinds[name], changed.get(name, {}))
 
   agent_config = section('agent')
   make_agent = functools.partial(agent.agent, agent_config, spec)
@@ -248,12 +277,9 @@ def _cell(
   if made_agent.unroll_length is not None:
     del kinds['pace']
     for key in overrides:
-      _check(key, kinds, topology_name)
+      if key.startswith('pace.'):
+        raise Unused(key, 'it is of agents that sample replay')
   sections = {name: section(name) for name in kinds}
-  # Images stay in Reverb, which compresses them.
-  if made_agent.unroll_length is None and spec.observation_dtype != 'uint8':
-    place = getattr(topology, 'REPLAY', sections['run'].replay)
-    sections['run'] = section('run', replay=place)
   unused = {}
   for key, why in made_agent.ignored.items():
     unused[key if '.' in key else f'agent.{key}'] = why
@@ -327,102 +353,37 @@ def _replay_sizes(agent: Any, config: Any) -> tuple[int, int]:
   return config.max_replay_size, config.min_replay_size
 
 
-def _check_saved(kept: Cell, found: Cell, overrides: Mapping[str, str]) -> None:
-  """Refuses what the checkpoints of a run have no place for."""
-  section = found.topology.SECTION
-  before, after = kept.sections[section], found.sections[section]
+def _check_resumable(kept: Cell, found: Cell) -> None:
+  """Refuses a run that goes on with what its checkpoints may not fit."""
   other = [
     f'{section}.{name}'
-    for name in getattr(found.topology, 'LASTING', ())
-    if getattr(before, name) != getattr(after, name)
+    for section, values in found.config.items()
+    if isinstance(values, dict)
+    for name, value in values.items()
+    if value != kept.config.get(section, {}).get(name)
   ]
+  other = [name for name in other if name not in RESUMABLE]
   tasks = [cell.experiment.environment for cell in (kept, found)]
   if not atari.same_task(*tasks):
-    other.append(f'environment={found.experiment.environment}')
-  agents = [cell.experiment.num_agents for cell in (kept, found)]
-  if agents[0] != agents[1]:
-    other.append(f'{agents[1]} agents instead of {agents[0]}')
-  one, two = (cell.experiment.make_agent() for cell in (kept, found))
-  if one.unroll_length is None and section != 'offline':
-    # Where replay is saved, and in which tables; a data set stays where it is.
-    places = ['deterministic']
-    if section != 'actors':
-      places.append('replay')
-    runs = [cell.experiment.run for cell in (kept, found)]
-    other += [
-      f'run.{name}={getattr(runs[1], name)}'
-      for name in places
-      if getattr(runs[0], name) != getattr(runs[1], name)
-    ]
-    if (one.priority_exponent is None) != (two.priority_exponent is None):
-      how = 'without' if two.priority_exponent is None else 'with'
-      other.append(f'replay {how} priorities')
-    steps = getattr(one, 'n_step', 1)
-    gammas = [getattr(agent, 'gamma', None) for agent in (one, two)]
-    if steps > 1 and gammas[0] != gammas[1]:
-      other.append(
-        f'agent.gamma={gammas[1]} (sums of {steps} rewards in replay are made '
-        f'with {gammas[0]})'
-      )
-    clips = one.reward_clip, two.reward_clip
-    if clips[0] != clips[1]:
-      other.append(
-        f'agent.reward_clip={clips[1]} (rewards in replay are made with '
-        f'{clips[0]})'
-      )
-    if section == 'server' and runs[0].replay != 'node':
-      learners = before.num_learners, after.num_learners
-      if learners[1] < learners[0]:
-        other.append(
-          f'server.num_learners={learners[1]} (each of {learners[0]} has a '
-          'replay of its own)'
-        )
-  if one.learner_class is None:
-    sizes = one.layout.size, two.layout.size
-    if one.layout.shapes != two.layout.shapes:
-      other.append(f'a network of {sizes[1]:,} parameters, not {sizes[0]:,}')
-    if type(one.optimizer) is not type(two.optimizer):
-      other.append('the optimizer')
-    if (one.delayed is None) != (two.delayed is None):
-      # A checkpoint counts the updates of what is delayed apart.
-      none = 'no ' if two.delayed is None else ''
-      other.append(f'{none}parameters that move in some updates only')
-    first, last = one.rate_end, two.rate_end
-    if first and last and first.env_steps != last.env_steps:
-      # What is saved is updates made, and rates fall by environment steps.
-      other.append('more or fewer updates for each step, by which rates fall')
+    other.append('environment')
   if other:
     raise ValueError(
-      f'what was saved cannot be gone on from with {" and ".join(other)}. '
-      f'Leave out what changes that, of {", ".join(overrides)}, or start a new '
-      'run.'
+      f'a run that goes on keeps its {" and ".join(other)}. Leave that out, or '
+      'start a new run.'
     )
 
 
-def _check(key: str, classes: Mapping[str, Any], topology_name: str) -> None:
-  """Refuses what the cell has no such setting for; says whose it is."""
-  known = ['environment']
-  for section, config_class in classes.items():
-    known += settings.qualified(section, config_class)
-  if key in known:
+def _check_topology(key: str, kinds: Mapping[str, Any], topology: str) -> None:
+  """Refuses a setting of another topology."""
+  section = key.partition('.')[0]
+  if section in kinds or section == 'environment':
     return
-  section, _, name = key.partition('.')
-  if section == 'pace' and name in settings.names(experiment_lib.Pace):
-    raise ValueError(
-      f'{key} is a setting of agents that sample replay; this one takes each '
-      'unroll once, in the order of acting. Leave it out.'
-    )
-  if key in ('seed', 'topology'):
-    raise ValueError(f'{key} is no setting but a flag: --{key}=VALUE.')
   for other in registry.ALL_TOPOLOGIES:
-    found = registry.topology(other)
-    if section == found.SECTION and name in settings.names(found.Config):
+    if section == registry.topology(other).SECTION:
       raise ValueError(
-        f'{key} is a setting of {other}; this run is {topology_name}. Leave it '
-        f'out, or set --topology={other}.'
+        f'{key} is a setting of {other}; this run is {topology}. Leave it out, '
+        f'or set --topology={other}.'
       )
-  near = settings.near(key, ['environment', *known])
-  raise ValueError(f'There is no setting {key!r}.{near}')
 
 
 def _check_deterministic(topology: Any, run: experiment_lib.RunConfig) -> None:

@@ -12,7 +12,6 @@ import json
 import pathlib
 import sys
 
-from murmuration.environment_loops import atari
 from murmuration.launch import cell as cell_lib
 from murmuration.launch import engines
 from murmuration.launch import registry
@@ -38,12 +37,15 @@ _OTHER_NAMES = {
 }
 
 
-def main(argv: Sequence[str], description: str | None = None) -> int:
+def main(
+  argv: Sequence[str], description: str | None = None, agent: str | None = None
+) -> int:
   """Runs one agent on one topology under one engine.
 
   Args:
     argv: the command line, without the program's name.
     description: what --help begins with.
+    agent: what runs if the command line names none.
 
   Returns:
     The exit code, see `session.run`.
@@ -55,7 +57,7 @@ def main(argv: Sequence[str], description: str | None = None) -> int:
     args = parser.parse(rest)
     names.require('way to isolate', args.isolate, isolation.MODES)
     followers = sinks.parse(args.sink)
-    cell, run_dir = _cell(args, changed)
+    cell, run_dir = _cell(args, changed, agent)
     if args.list_settings:
       return commands.show(settings.listing(cell.sections, cell.unused))
     if args.print_config:
@@ -184,11 +186,6 @@ def overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
   while words:
     word = words.pop(0)
     if not word.startswith(f'{_CONFIG}.'):
-      if word.partition('=')[0] == _CONFIG:
-        raise ValueError(
-          f'{word!r}: the preset stands beside the agent, AGENT:PRESET. '
-          f'{_CONFIG}.SECTION.NAME=VALUE changes single settings.'
-        )
       rest.append(word)
       continue
     name, said, value = word.partition('=')
@@ -201,52 +198,35 @@ def overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _cell(
-  args: argparse.Namespace, overrides: dict[str, str]
+  args: argparse.Namespace,
+  overrides: dict[str, str],
+  default_agent: str | None = None,
 ) -> tuple[cell_lib.Cell, pathlib.Path | None]:
   if args.resume is None:
-    if args.agent is None:
+    agent = args.agent or default_agent
+    if agent is None:
       raise ValueError(
         'which agent? For instance impala:cartpole; there are '
         f'{", ".join(registry.agents())}.'
       )
-    name, preset = registry.split(args.agent)
     if args.run_dir == '':
       raise ValueError('--run_dir= names no directory. Give one: runs/NAME.')
     cell = cell_lib.resolve(
-      name, preset, args.topology, overrides, args.seed or 0
+      *registry.split(agent), args.topology, overrides, args.seed or 0
     )
     return cell, pathlib.Path(args.run_dir) if args.run_dir else None
   if not args.resume:
     raise ValueError('--resume= names no run. Give its directory: runs/NAME.')
-  if args.run_dir:
-    raise ValueError(
-      '--resume goes on in its own directory: leave --run_dir out.'
-    )
+  for name in ('agent', 'topology', 'seed', 'run_dir'):
+    if getattr(args, name) is not None:
+      raise ValueError(
+        f'--resume goes on with the {name} of the run: leave '
+        f'{args.agent if name == "agent" else f"--{name}"} out.'
+      )
   try:
     kept = run_directory.open(args.resume).config()
   except (OSError, ValueError) as e:
     raise ValueError(f'--resume: {e}') from e
-  agent, preset = registry.split(args.agent or '')
-  if preset:
-    presets = registry.agent(agent).presets
-    names.require(f'preset of {agent}', preset, presets)
-    own = presets[preset].get('environment')
-    task = overrides.get('environment', own)
-    if task and not atari.same_task(task, kept.get('environment', task)):
-      raise ValueError(
-        f'{args.resume} is a run of environment={kept["environment"]}: it '
-        f'cannot go on as {args.agent}. Leave :{preset} out.'
-      )
-  for flag, name, asked in (
-    ('AGENT', 'agent_name', agent or None),
-    ('--topology', 'topology', args.topology),
-    ('--seed', 'seed', args.seed),
-  ):
-    if asked is not None and asked != kept.get(name, asked):
-      raise ValueError(
-        f'{args.resume} is a run of {name}={kept[name]}: it cannot go on as '
-        f'{asked}. Leave {flag} out.'
-      )
   own = run_directory.given(kept)
   if own:
     raise ValueError(

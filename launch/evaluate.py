@@ -5,13 +5,15 @@
 
 The best policy is theta_star of a swarm, the member of a baseline that was best
 at the end, or the parameters that were evaluated best; where nothing was
-evaluated yet, the newest.
+evaluated yet, the newest. The film is RUN/policy.gif; --video= makes none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import pathlib
 import sys
+from typing import Any
 
 # Run as a file, Python would look for modules in launch/ first.
 if not __package__:
@@ -27,8 +29,10 @@ from murmuration.run_records import later
 if __name__ == '__main__':
   later.put_off()  # a small policy plays without
 
+from murmuration import episodes
+from murmuration import export
 from murmuration import playing
-from murmuration.environment_loops import environments
+from murmuration.environment_loops import making
 from murmuration.run_records import commands
 from murmuration.run_records import film
 from murmuration.run_records import run_directory
@@ -37,24 +41,37 @@ from murmuration.run_records import run_directory
 def main() -> int:
   try:
     sys.path.append(commands.here())  # for agents of the user's own
-    args = _parser().parse(sys.argv[1:])
+    parser = episodes.parser(__doc__, 20)
+    parser.add_argument('run', metavar='RUN', help='directory of a run')
+    args = parser.parse(sys.argv[1:])
     run = run_directory.open(args.run)
-    film_path = run.path / 'policy.gif' if args.video is None else args.video
+    path = run.path / 'policy.gif' if args.video is None else args.video
     if args.video:
-      film.check(film_path)
-    kept = playing.load(run)
-  except (ValueError, RuntimeError, OSError) as e:
+      film.check(path)
+    with making.Watched(run.config().get('environment', '')) as watched:
+      return _play(playing.load(run), run, args, path, watched.moved)
+  except (ValueError, OSError) as e:
     return commands.refuse(e)
-  name = run.config()['environment']
+  except RuntimeError as e:
+    print(f'No returns: {e}', file=sys.stderr)
+    return commands.FAILED
+
+
+def _play(
+  kept: playing.Kept,
+  run: run_directory.RunDirectory,
+  args: Any,
+  path: str | pathlib.Path,
+  on_step: Callable[[], Any],
+) -> int:
+  name = kept.agent.spec.name
   print(
     f'Playing {kept.what} on {name}, {args.episodes} '
     f'episode{"s"[: args.episodes != 1]}.'
   )
-  try:
-    result = playing.evaluate(run, kept, args.episodes, args.seed)
-  except (environments.EnvironmentFault, environments.EnvironmentRefused) as e:
-    print(f'No returns: {e}', file=sys.stderr)
-    return 1
+  result = playing.evaluate(
+    run, kept, args.episodes, args.seed, on_step=on_step
+  )
   returns = result.returns
   print('  ' + ' '.join(f'{r:.0f}' for r in returns))
   print(
@@ -63,47 +80,12 @@ def main() -> int:
   )
   if result.broken:
     print(f'  {result.broken} more episodes broke and do not count')
-  if not film_path:
+  if not path:
     return 0
-  try:
-    film.check(film_path)
-    path = playing.record(
-      kept.policy(), name, args.seed, film_path, args.film_steps
-    )
-  except (RuntimeError, ValueError, OSError) as e:
-    print(f'No film: {e}', file=sys.stderr)
-    return int(args.video is not None)  # nobody asked for the one by default
-  print(f'A film of one episode: {path}')
-  return 0
-
-
-def _parser() -> commands.Parser:
-  parser = commands.Parser(__doc__)
-  parser.add_argument('run', metavar='RUN', help='directory of a run')
-  parser.add_argument(
-    '--episodes',
-    type=commands.at_least(1),
-    default=20,
-    help='greedy episodes to play; default: %(default)s',
+  code = episodes.film_or_say(
+    export.policy(kept), name, args.seed, path, args.film_steps, on_step
   )
-  parser.add_argument(
-    '--seed',
-    type=commands.at_least(0),
-    default=0,
-    help='of the episodes; default: %(default)s',
-  )
-  parser.add_argument(
-    '--video',
-    help="film of one episode, .gif or .mp4; '' makes none; default: "
-    'RUN/policy.gif',
-  )
-  parser.add_argument(
-    '--film_steps',
-    type=commands.at_least(1),
-    default=1500,
-    help='environment steps of the film at most; default: %(default)s',
-  )
-  return parser
+  return code if args.video else 0  # nobody asked for the one by default
 
 
 if __name__ == '__main__':

@@ -44,9 +44,8 @@ class RunConfig:
   replay: Literal['colocated', 'node', 'ring'] = 'colocated'
   # Seconds between checkpoints of replay, at least.
   replay_checkpoint_s: settings.Seconds = 120.0
-  tf_threads: Annotated[int, settings.whole(1, 1024)] = (
-    1  # threads per node; several nodes share the cores
-  )
+  # Threads of TensorFlow per node; several nodes share the cores.
+  tf_threads: Annotated[int, settings.whole(1, 1024)] = 1
   # Effect of a broken environment: 'raise' ends its node with an error, 'drop'
   # ends the episode without a return and counts it, as presets of MuJoCo do.
   on_fault: Literal['raise', 'drop'] = 'raise'

@@ -20,7 +20,6 @@ from murmuration.agents import contract
 from murmuration.agents import settings as agent_settings
 from murmuration.environment_loops import environments
 from murmuration.environment_loops import faults
-from murmuration.environment_loops import making
 from murmuration.launch import experiment as experiment_lib
 from murmuration.run_records import names
 from murmuration.run_records import settings
@@ -77,9 +76,7 @@ class Topology(Protocol):
     SECTION: name of its section on the command line.
     Config: frozen dataclass of that section.
 
-  It may have LASTING too: settings of its section that checkpoints depend on,
-  which a run that is resumed cannot change;
-  REPLAY: the default of `run.replay` there;
+  It may have REPLAY, the default of `run.replay` there;
   `ignored(agent, config) -> {name: why}`: settings of its section (others by
   section.name) that a run would ignore, and that are refused on a command line;
   and `memory_bytes(config) -> {section.name: bytes}`: of what its nodes keep
@@ -265,8 +262,7 @@ def make(config: Mapping[str, Any]) -> base.Agent:
         'from a copy.'
       )
   made = settings.make('agent', found.config, config['agent'])
-  with making.Watched(config['environment']):
-    return first_made(found, made, environments.spec(config['environment']))
+  return first_made(found, made, environments.spec(config['environment']))
 
 
 def first_made(

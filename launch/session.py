@@ -134,7 +134,7 @@ def run(
   run_dir: pathlib.Path | None = None,
   resume: bool = False,
   isolate: str = 'auto',
-  on_tick: Callable[[], None] = lambda: None,
+  on_tick: Callable[[pathlib.Path], None] = lambda path: None,
   ray: engines.Options | None = None,
   sinks: Sequence[str] = (),
   command: str | None = None,
@@ -147,7 +147,8 @@ def run(
     run_dir: where to keep the run; None chooses a new one under runs/.
     resume: whether run_dir holds a run to go on with.
     isolate: of `isolation.MODES`; this process changes its network.
-    on_tick: called by the engine now and then; must not wait.
+    on_tick: called by the engine now and then, with the path of the run; must
+      not wait.
     ray: of the engine `ray`.
     sinks: from `sinks.parse`; where its numbers go besides.
     command: the line that says in its directory what started it; None: the
@@ -186,7 +187,7 @@ def run(
       mode = _isolation(isolate, cell, ray)
       # Before sinks are followed: they would send the numbers of any run there.
       if resume:
-        run_directory.check_resumable(path)
+        run_directory.open(path)
         at_end.enter_context(launcher.claim(path))
         checkpoints.check(path, functools.partial(_warn, path))
         unsaved.check(path, functools.partial(_warn, path))
@@ -247,7 +248,7 @@ def run(
       # One that fails is no reason to leave out the other, nor the next tick.
       for what, call in (
         ('The live view', functools.partial(live, state)),
-        ('What tells the caller of it', on_tick),
+        ('What tells the caller of it', lambda: on_tick(directory.path)),
       ):
         try:
           call()
@@ -311,7 +312,7 @@ def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
     if cell.topology.SECTION == 'offline':  # nobody steps
       unit, budget = 'learner_steps', offline.updates(cell.experiment)
     done = summary['totals'].get(unit, 0)
-    if unit == 'learner_steps':  # as run_end.py counts them
+    if unit == 'learner_steps':  # as the counter does
       done += summary['totals'].get('skipped_updates', 0)
     if done >= budget:
       return _SPENT
@@ -328,24 +329,18 @@ def _honest(
   outcome: engines.Outcome, directory: run_directory.RunDirectory
 ) -> engines.Outcome:
   """The outcome; a failure of a run that learned nothing, or lost its end."""
-  lost, said = '', list[str]()
-  try:
-    lost = unsaved.at_end(directory.path)
-    said = unsaved.besides(directory.path)
-  except OSError as e:
-    said = [f'whether all of {directory.path} was written is not known: {e}']
   failed = outcome.exit_code != 0
-  if failed and lost:
-    said.append(lost)
-  for sentence in said:
-    with contextlib.suppress(OSError):
-      _warn(directory.path, f'{sentence}.')
+  lost = unsaved.at_end(directory.path)
+  if lost and not failed:
+    return dataclasses.replace(outcome, exit_code=1, reason=lost)
+  for sentence in (lost, unsaved.at_end(directory.path, needed=False)):
+    if sentence:
+      with contextlib.suppress(OSError):
+        _warn(directory.path, f'{sentence}.')
   if failed:
     return outcome
-  if lost:
-    return dataclasses.replace(outcome, exit_code=1, reason=lost)
   summary, config = directory.summary(), directory.path / 'config.json'
-  if summary is None or not (config.exists() and unsaved.ended(directory.path)):
+  if summary is None or not config.exists():
     gone = 'was moved or removed meanwhile'
     if config.exists():
       gone = (

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import difflib
 import inspect
 from typing import Any
 
-from murmuration import given
-from murmuration import objects
+from murmuration import news
 from murmuration import runs
 from murmuration.launch import cell as cell_lib
 from murmuration.launch import registry
 from murmuration.run_records import settings as settings_lib
+
+# What other libraries call arguments of `train`.
+_ELSEWHERE = {
+  'env': 'environment',
+  'env_id': 'environment',
+  'total_timesteps': 'steps',
+  'timesteps': 'steps',
+  'verbose': 'progress',
+  'log_dir': 'run_dir',
+  'callback': 'on_evaluation',
+}
 
 
 def cell(
@@ -38,7 +48,7 @@ def cell(
   """
   name, preset = registry.split(agent)
   found = registry.agent(name)
-  chosen: dict[str, str] = {}
+  chosen: dict[str, Any] = {}
   if environment:
     chosen['environment'] = environment
   place = registry.topology(topology or found.topology)
@@ -69,7 +79,6 @@ def resumed(
   Raises:
     ValueError: what cannot be, with the reason.
   """
-  given.__kinds__.update(objects.kinds(config))
   kept = cell_lib.resume(config)
   others = _arguments(runs.Run.resume)
   for name in ('environment', 'topology', 'seed', 'run_dir'):
@@ -79,46 +88,47 @@ def resumed(
   if steps is not None:
     # Offline they are counted by pace and batch, which may change as well.
     going_on = cell_lib.resume(config, chosen)
-    steps += steps_made(going_on, totals) // kept.experiment.num_agents
+    made = news.steps_made(totals, steps_per_update(going_on))
+    steps += made // kept.experiment.num_agents
     chosen = _with_budget(chosen, steps)
   return cell_lib.resume(config, chosen)
 
 
-def _with_budget(chosen: Mapping[str, str], steps: int) -> dict[str, str]:
+def _with_budget(chosen: Mapping[str, Any], steps: int) -> dict[str, Any]:
   if 'run.steps_per_agent' in chosen:
     raise ValueError(
       'steps and steps_per_agent say the same. Give one of them.'
     )
-  return {**chosen, 'run.steps_per_agent': str(steps)}
+  return {**chosen, 'run.steps_per_agent': steps}
 
 
-def steps_made(cell: cell_lib.Cell, totals: Mapping[str, int]) -> int:
-  """Environment steps of all agents, of which `Experiment.total_steps` are all.
+def steps_per_update(cell: cell_lib.Cell) -> float | None:
+  """Environment steps in which a run without actors would make an update.
 
-  Offline nobody steps: those in which a run would make as many updates.
+  None where there are actors, whose steps are counted.
   """
   if cell.topology.SECTION != 'offline':
-    return totals.get('actor_steps', 0)
+    return None
   experiment = cell.experiment
-  batch_size = experiment.make_agent().batch_size
-  per_update = experiment.pace.steps_per_update(batch_size)
-  made = totals.get('learner_steps', 0) + totals.get('skipped_updates', 0)
-  return round(made * per_update)
+  return experiment.pace.steps_per_update(experiment.make_agent().batch_size)
 
 
 def _arguments(call: Callable[..., Any]) -> dict[str, str]:
   """The arguments of a call, and what is said of a setting that is alike."""
   found = inspect.getfullargspec(call)
-  names = found.args + found.kwonlyargs
-  return {name: f'Did you mean the argument {name}=?' for name in names}
+  meant = {name: name for name in found.args + found.kwonlyargs}
+  return {
+    name: f'Did you mean the argument {argument}=?'
+    for name, argument in {**_ELSEWHERE, **meant}.items()
+  }
 
 
 def named(
   settings: Mapping[str, Any],
   classes: Mapping[str, type],
   others: Mapping[str, str] | None = None,
-) -> dict[str, str]:
-  """Settings as 'section.name' to text.
+) -> dict[str, Any]:
+  """Settings as 'section.name' to their values.
 
   Args:
     settings: 'name', 'section.name', or a section to a mapping of names.
@@ -129,7 +139,7 @@ def named(
   Raises:
     ValueError: no section has such a name, or several have, or one is it.
   """
-  found: dict[str, str] = {}
+  found: dict[str, Any] = {}
   known = [
     name
     for section, config in classes.items()
@@ -137,34 +147,16 @@ def named(
   ]
   for key, value in settings.items():
     if isinstance(value, Mapping):
-      found.update({f'{key}.{name}': text for name, text in value.items()})
+      found.update({f'{key}.{name}': one for name, one in value.items()})
       continue
     if key in classes:
       raise ValueError(
         f'{key} is no setting but a section of them. Say which: {key}.NAME, '
         f"in Python {key}={{'NAME': ...}}."
       )
-    places = (
-      [key]
-      if '.' in key
-      else [name for name in known if name.partition('.')[2] == key]
-    )
-    # Nearer than a setting of which only one word is alike: `step`.
-    other = difflib.get_close_matches(key, others or (), 1, 0.85)
-    if not places and other and others:
-      raise ValueError(f'There is no setting {key!r}. {others[other[0]]}')
-    if not places and not any(key in name for name in known):
-      # Of another topology, as which it is refused.
-      places = [
-        name
-        for place in map(registry.topology, registry.ALL_TOPOLOGIES)
-        for name in settings_lib.qualified(place.SECTION, place.Config)
-        if name.partition('.')[2] == key
-      ][:1]
+    places = [key] if '.' in key else _of_name(key, known)
     if not places:
-      raise ValueError(
-        f'There is no setting {key!r}.{settings_lib.near(key, known)}'
-      )
+      places = [_elsewhere(key, known, others or {})]
     if len(places) > 1:
       # No agent={...}: `train` has an argument of that name.
       raise ValueError(
@@ -173,3 +165,22 @@ def named(
       )
     found[places[0]] = value
   return found
+
+
+def _of_name(key: str, known: Sequence[str]) -> list[str]:
+  return [name for name in known if name.partition('.')[2] == key]
+
+
+def _elsewhere(key: str, known: list[str], others: Mapping[str, str]) -> str:
+  """The setting of another topology, as which it is refused."""
+  # Nearer than a setting of which only one word is alike: `step`.
+  for other in difflib.get_close_matches(key, others, 1, 0.85):
+    raise ValueError(f'There is no setting {key!r}. {others[other]}')
+  for place in map(registry.topology, registry.ALL_TOPOLOGIES):
+    name = f'{place.SECTION}.{key}'
+    if name in settings_lib.qualified(place.SECTION, place.Config):
+      if not any(key in one for one in known):
+        return name
+  raise ValueError(
+    f'There is no setting {key!r}.{settings_lib.near(key, known)}'
+  )

@@ -8,7 +8,6 @@ murmuration inspect runs/NAME          look into its replay
 murmuration sweep ppo gamma=0.9,0.99   try settings, several seeds each
 murmuration dataset runs/NAME out/     its replay as arrays, and for Minari
 murmuration sink runs/NAME --to=wandb  its numbers to W&B or MLflow
-murmuration results                    tables and plots of docs/results
 murmuration doctor                     versions, and what is wrong
 murmuration setup                      once, after pip install of the wheel
 """
@@ -16,9 +15,7 @@ murmuration setup                      once, after pip install of the wheel
 from __future__ import annotations
 
 from collections.abc import Sequence
-import contextlib
 import importlib.metadata
-import json
 import os
 import pathlib
 import platform
@@ -38,9 +35,8 @@ COMMANDS = {
   'export': 'murmuration.export',
   'sink': 'murmuration.run_records.follow',
   'inspect': 'murmuration.replay.inspect',
-  'sweep': 'murmuration.studies.sweep',
+  'sweep': 'murmuration.sweep',
   'dataset': 'murmuration.replay.export',
-  'results': 'murmuration.studies.results',
 }
 _DOCTOR = 'requirements/doctor.py'  # of a clone; a wheel has none
 _USAGE = 2
@@ -87,14 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _doctor() -> int:
   script = ROOT / _DOCTOR
   if script.exists():
-    words = sys.argv[1:]
-    # Of .venv-python3.10 or .venv-extras: what that was made with.
-    stamp = ROOT / os.path.basename(sys.prefix) / 'murmuration.json'
-    with contextlib.suppress(OSError, ValueError):  # it says so itself
-      made = json.loads(stamp.read_text())
-      if not words and made.get('name', '') in ('', 'extras'):
-        words = [made.get('name', ''), '--python=' + made.get('python', '')]
-    os.execv(sys.executable, [sys.executable, str(script), *words])
+    os.execv(sys.executable, [sys.executable, str(script)])
   if sys.argv[1:]:
     print(
       'error: murmuration doctor takes no arguments where the wheel is '

@@ -34,7 +34,9 @@ import numpy as np
 
 from murmuration import playing
 from murmuration import portable
+from murmuration.agents import base
 from murmuration.environment_loops import environments
+from murmuration.environment_loops import spaces
 from murmuration.run_records import commands
 from murmuration.run_records import packages
 from murmuration.run_records import run_directory
@@ -100,6 +102,7 @@ def export(
   to: pathlib.Path | None = None,
   score: int | None = None,
   tell: Callable[[str], None] = lambda unused: None,
+  kept: playing.Kept | None = None,
   **about: Any,
 ) -> pathlib.Path:
   """Writes the best policy of a run.
@@ -110,6 +113,7 @@ def export(
     to: the file (.py, or .npz without code), or SavedModel's directory.
     score: episodes to play, for `scored`; None plays none.
     tell: is told the score.
+    kept: its parameters; None: as they are loaded.
     **about: what else it is to say of itself.
 
   Returns:
@@ -124,11 +128,12 @@ def export(
   if format not in FORMATS:
     raise ValueError(f'format={format!r}: choose from {", ".join(FORMATS)}.')
   if format == 'onnx':
-    packages.require('--format=onnx', {'onnx': 'onnx==1.17.0'})
+    needed = {'onnx': 'onnx==1.17.0', 'tf2onnx': 'tf2onnx==1.17.0'}
+    packages.require('--format=onnx', needed)
   run = run_directory.open(run_dir)
   to = run_dir / _NAMES[format] if to is None else to
   _check_ending(to, format)
-  kept = playing.load(run)
+  kept = kept or playing.load(run)
   if format == 'savedmodel' and to.exists():
     raise FileExistsError(f'{to} is there already. Give another name.')
   more = scored(run, kept, score) if score else {}
@@ -143,9 +148,7 @@ def export(
   if format == 'savedmodel':
     _save_model(portable.Policy(data), to)
   elif format == 'onnx':
-    from murmuration import onnx_graph  # not in the lock
-
-    to.write_bytes(onnx_graph.traced(portable.Policy(data)).SerializeToString())
+    to.write_bytes(_onnx(portable.Policy(data)))
   elif to.suffix == '.npz':
     to.write_bytes(data)
   else:
@@ -172,22 +175,37 @@ def scored(
   }
 
 
-def packed(kept: playing.Kept, **about: Any) -> bytes:
+def policy(kept: playing.Kept, native: bool = True) -> Any:
+  """The greedy policy, in NumPy where the agent has `operations`.
+
+  Args:
+    kept: agent and parameters.
+    native: whether actions are in the environment's own units, as `env.step`
+      takes them, or as the agent has them.
+  """
+  spec = kept.agent.spec
+  if type(kept.agent).operations is not base.Agent.operations:
+    made: Any = portable.Policy(packed(kept, native))
+  else:
+    made = playing.Live(kept) if native else kept.policy()
+  seen = environments.spaces(spec.name)[0]
+  if native and spaces.flattened(seen) is not None:
+    return playing.OfParts(made, spec.name, seen)
+  return made
+
+
+def packed(kept: playing.Kept, native: bool = True, **about: Any) -> bytes:
   """What `portable.Policy` reads.
 
   Args:
     kept: agent and parameters.
+    native: whether actions are in the environment's own units.
     **about: what else it is to say of itself.
   """
   agent, spec = kept.agent, kept.agent.spec
-  space = playing.Native(kept).space
   operations = agent.operations(np.array(kept.theta, np.float32))
-  if spec.num_actions is not None:
-    operations = [*operations, ['offset', int(space.start)]]
-  else:
-    low, high = (x.astype(np.float64) for x in (space.low, space.high))
-    bound = ['bound', low, high, space.dtype.name]
-    operations = [*operations, ['reshape', spec.action_shape], bound]
+  if native:
+    operations = [*operations, *kept.to_native()]
   arrays: list[np.ndarray] = []
 
   def taken(found: Any) -> Any:
@@ -227,24 +245,19 @@ def _source(data: bytes) -> str:
   )
 
 
-def _save_model(policy: portable.Policy, to: pathlib.Path) -> None:
-  """A SavedModel with one signature.
+def _function(policy: portable.Policy, following: str) -> tuple[Any, list[Any]]:
+  """The policy as a function of TensorFlow, and its signature.
 
   Observations [N, ...] to 'action'; of a policy that remembers also 'state'
-  [N, S] and 'fresh' (an episode begins, bool [N]), and the next 'state' back.
-  assets.extra/about.json has what it says of itself, a score too.
+  float32 [N, S], zeros at first, and 'fresh' bool [N] (an episode begins), and
+  the next state back, under the name `following`.
   """
   import tensorflow as tf
   import tensorflow.experimental.numpy as tnp
 
   about = policy.about
-  inputs = [
-    tf.TensorSpec(
-      (None, *about['observation_shape']),
-      about['observation_dtype'],
-      name='observation',
-    )
-  ]
+  shape, dtype = about['observation_shape'], about['observation_dtype']
+  inputs = [tf.TensorSpec((None, *shape), dtype, name='observation')]
   if policy.size:
     inputs.append(tf.TensorSpec((None, policy.size), tf.float32, name='state'))
     inputs.append(tf.TensorSpec((None,), tf.bool, name='fresh'))
@@ -255,15 +268,40 @@ def _save_model(policy: portable.Policy, to: pathlib.Path) -> None:
       tnp, policy.operations, observation, state, fresh
     )
     found = {'action': action}
-    return {**found, 'state': state} if policy.size else found
+    return {**found, following: state} if policy.size else found
+
+  return act, inputs
+
+
+def _save_model(policy: portable.Policy, to: pathlib.Path) -> None:
+  """A SavedModel with one signature.
+
+  assets.extra/about.json has what it says of itself, a score too.
+  """
+  import tensorflow as tf
 
   module = tf.Module()
-  module.act = act
-  tf.saved_model.save(module, str(to), signatures=act)
+  module.act, _ = _function(policy, 'state')
+  tf.saved_model.save(module, str(to), signatures=module.act)
   # Where TensorFlow has a place for what it does not load itself.
   extra = to / 'assets.extra'
   extra.mkdir(exist_ok=True)
-  (extra / 'about.json').write_text(json.dumps(about), encoding='utf-8')
+  (extra / 'about.json').write_text(json.dumps(policy.about), encoding='utf-8')
+
+
+def _onnx(policy: portable.Policy) -> bytes:
+  """An ONNX model, with what it says of itself as its metadata."""
+  import onnx
+  import tf2onnx
+
+  act, inputs = _function(policy, 'next_state')
+  model, _ = tf2onnx.convert.from_function(act, inputs, opset=17)
+  for value in (*model.graph.input, *model.graph.output):
+    value.type.tensor_type.shape.dim[0].dim_param = 'N'
+  about = policy.about.items()
+  texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in about}
+  onnx.helper.set_model_props(model, texts)
+  return model.SerializeToString()
 
 
 if __name__ == '__main__':

@@ -1,22 +1,24 @@
 """Agents, environments and topologies of a caller, as names and as bytes.
 
-What is to run goes to a helper process, as a name where it has an importable
-one, else by value (cloudpickle).
+They go to the processes of a run as a name where they have an importable one,
+else by value (cloudpickle).
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import contextlib
+import itertools
 import os
-import pathlib
+import pickle
 import re
 import sys
 import types
 from typing import Any
+import warnings
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from murmuration import given
+
 GIVEN = 'murmuration.given'
 # Where the config of a run names them.
 KEYS = {
@@ -44,23 +46,20 @@ _MARKS = {'agent': 'presets', 'topology': 'SECTION'}
 
 
 class Objects:
-  """What goes to helper processes beside names.
+  """A run's agent, environment and topology, where they are no names.
 
   Attributes:
-    own: whether any of it is code of the caller's, and no name of the project's
-      or of gymnasium's.
+    here: the names under which this process finds what has no importable name,
+      by kind: those of several runs may be alike.
   """
 
   def __init__(self) -> None:
-    self.own = False
+    self.here: dict[str, str] = {}
     self._objects: dict[str, Any] = {}
-    # Of gymnasium's registry: what was named, and what may be asked for.
-    self._ids: dict[str, Any] = {}
-    self._others: dict[str, Any] = {}
-    self._pickled: bytes | None = None
+    self._environment: Any = None
 
   def name(self, thing: Any, kind: str, kept: str = '') -> str:
-    """The name under which a helper process finds `thing`.
+    """The name under which a run's processes find `thing`.
 
     Args:
       thing: a name already, or a class, a function, a module, an object.
@@ -70,11 +69,9 @@ class Objects:
     Raises:
       ValueError: it cannot be used as one.
     """
-    self._pickled = None
     _check(thing, kind)
     if kind == 'environment':
-      self._keep_ids(thing)
-    self.own |= bool(self._ids) or _is_own(thing, kind)
+      self._environment = thing
     if isinstance(thing, str):
       return thing
     place, _, name = kept.partition(':')
@@ -90,82 +87,73 @@ class Objects:
         name += f'_{kind}'
     config = _config_of(thing) if kind == 'agent' else None
     self._objects[name] = (thing, config)
+    for number in itertools.count(1):
+      one = f'{name}_{number}'
+      if vars(given).setdefault(one, thing) is thing:
+        self.here[kind] = f'{GIVEN}:{one}'
+        break
     return f'{GIVEN}:{name}'
 
-  def _keep_ids(self, thing: Any) -> None:
-    """Takes what this process has registered at gymnasium along.
+  def config_here(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's config with the names that this process knows."""
+    names = {key: self.here.get(kind) for key, kind in KEYS.items()}
+    return {**config, **{key: name for key, name in names.items() if name}}
+
+  def pickled(self) -> dict[str, Any]:
+    """{'objects', 'ids'} by value, for `take`; of ids each for itself."""
+    if not self._objects and 'gymnasium' not in sys.modules:
+      return {'objects': None, 'ids': {}}
+    import cloudpickle
+
+    return {
+      'objects': cloudpickle.dumps(self._objects) if self._objects else None,
+      'ids': self._ids(cloudpickle.dumps),
+    }
+
+  def _ids(self, dumps: Callable[[Any], bytes]) -> dict[str, bytes]:
+    """What gymnasium's registry has here, and may not have elsewhere.
 
     Of an id its own; of what makes an environment, which may ask for any, all
     that can be sent.
     """
-    found = _registered()
-    if not isinstance(thing, str):
-      self._others.update(found)
-    elif thing in found:
-      self._ids[thing] = found[thing]
-
-  def pickled(self) -> bytes | None:
-    """{'objects', 'ids', 'others'} by value; None if there are none."""
-    kept = self._objects or self._ids or self._others
-    if self._pickled is not None or not kept:
-      return self._pickled
-    import cloudpickle  # only who defines objects pays for it
-
-    others = {}
-    for name, spec in self._others.items():
-      with contextlib.suppress(Exception):  # of whatever its arguments are
-        others[name] = cloudpickle.dumps(spec)
-    found = {'objects': self._objects, 'ids': self._ids, 'others': others}
-    self._pickled = cloudpickle.dumps(found)
-    return self._pickled
+    registration: Any = sys.modules.get('gymnasium.envs.registration')
+    found: dict[str, bytes] = {}
+    if self._environment is None:  # that of a preset
+      return found
+    for name, spec in dict(getattr(registration, 'registry', {})).items():
+      if name == self._environment:
+        return {name: dumps(spec)}
+      if not isinstance(self._environment, str):
+        with contextlib.suppress(Exception):  # of whatever its arguments are
+          found[name] = dumps(spec)
+    return found
 
 
-def kinds(config: Mapping[str, Any]) -> dict[str, str]:
-  """Which of a run's objects have no importable name: name to kind."""
-  found = {}
-  for key, kind in KEYS.items():
-    place, _, name = str(config.get(key)).partition(':')
-    if place == GIVEN:
-      found[name] = kind
-  return found
+def take(pickled: Mapping[str, Any]) -> None:
+  """Makes what another process has `pickled` known in this one.
+
+  Raises:
+    Exception: an object is of a module that is not found here.
+  """
+  import gymnasium
+
+  from murmuration.launch import registry
+
+  objects = pickle.loads(pickled['objects']) if pickled['objects'] else {}
+  for name, (thing, config) in objects.items():
+    if registry.is_agent_class(thing):
+      thing = registry.of_class(thing, config)
+    vars(given)[name] = thing
+  for name, spec in pickled['ids'].items():
+    with contextlib.suppress(Exception):  # of a module that is not found here
+      gymnasium.registry[name] = pickle.loads(spec)
+  # A package that is imported later registers all of its own again.
+  warnings.filterwarnings('ignore', '.*Overriding environment')
 
 
 def search_path() -> list[str]:
   """Where this process finds modules."""
   return [os.path.abspath(path) if path else os.getcwd() for path in sys.path]
-
-
-def _is_own(thing: Any, kind: str) -> bool:
-  """Whether it is code that may be another one the next time."""
-  if not isinstance(thing, str):
-    return True
-  place, colon, _ = thing.partition(':')
-  preset = kind == 'agent' and (ROOT / 'configs' / f'{place}.py').is_file()
-  return bool(colon) and not preset
-
-
-def _registered() -> dict[str, Any]:
-  """What gymnasium's registry has here, and not in a new process."""
-  registration: Any = sys.modules.get('gymnasium.envs.registration')
-  if registration is None:
-    return {}
-  # Its own ids are there again; but they may have been registered over.
-  package: Any = sys.modules[registration.__package__]
-  source = pathlib.Path(package.__file__).read_text(encoding='utf-8')
-  new: dict[str, Any] = {}
-  for node in ast.walk(ast.parse(source)):
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == 'register':
-      # A function, see below; or another version's way to write it.
-      with contextlib.suppress(ValueError, LookupError, TypeError):
-        options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-        new[options['id']] = registration.EnvSpec(**options)
-  return {
-    name: spec
-    for name, spec in registration.registry.items()
-    if spec != new.get(name)
-    # A function that says what is to be installed.
-    and getattr(spec.entry_point, '__module__', '') != package.__name__
-  }
 
 
 def _importable(thing: Any) -> str | None:
@@ -195,18 +183,13 @@ def _importable(thing: Any) -> str | None:
 
 
 def _config_of(thing: Any) -> Any:
-  """Of which class a class says that its config is, or None.
+  """Of which class an agent's class says that its config is, or None.
 
   Looked up here, as a class that is sent by value leaves the names in its
   annotations behind.
-
-  Raises:
-    ValueError: it says another than its module has.
   """
-  if not isinstance(thing, type):
-    return None
   try:
-    return thing.config_class()  # type: ignore[attr-defined]
+    return thing.config_class()
   except ValueError:
     raise
   except Exception:  # of any expression; registry.of_class says what is wrong

@@ -1,32 +1,23 @@
-"""The policy of a run, from what it keeps: loaded, asked, and filmed."""
+"""The policy of a run, from what it keeps: loaded, asked, and evaluated."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-import contextlib
-import os
-import pathlib
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
-from murmuration import given
-from murmuration import objects
+from murmuration import episodes as episodes_lib
+from murmuration import portable
 from murmuration.agents import base
-from murmuration.environment_loops import actions
-from murmuration.environment_loops import atari
-from murmuration.environment_loops import building
 from murmuration.environment_loops import environments
 from murmuration.environment_loops import evaluation
-from murmuration.environment_loops import faults
-from murmuration.environment_loops import making
+from murmuration.environment_loops import spaces
 from murmuration.launch import experiment
 from murmuration.launch import registry
 from murmuration.run_records import checkpoints
-from murmuration.run_records import film
 from murmuration.run_records import run_directory
-
-_FPS = 30.0  # where the environment does not say
 
 
 class Kept(NamedTuple):
@@ -37,101 +28,85 @@ class Kept(NamedTuple):
   what: str
 
   def policy(self) -> base.Policy:
-    """The greedy policy, anew: it may remember the episode it is in."""
+    """The greedy policy by the agent's own code, with its own actions."""
     return self.agent.greedy(self.theta)
 
+  def to_native(self) -> list[list[Any]]:
+    """Operations from the agent's actions to the environment's own."""
+    spec = self.agent.spec
+    space: Any = environments.spaces(spec.name)[1]
+    if isinstance(space, gymnasium.spaces.Discrete):
+      return [['offset', int(space.start)]]
+    if spec.num_actions is not None:
+      return [['table', spaces.native(space, np.arange(spec.num_actions))]]
+    low, high = (x.astype(np.float64) for x in (space.low, space.high))
+    bound = ['bound', low, high, space.dtype.name]
+    return [['reshape', spec.action_shape], bound]
 
-class Native:
-  """A greedy policy in an environment's own units, for whoever steps it.
 
-  Takes one observation or a batch [N, ...]; gives what `env.step` takes, or as
-  many.
-  """
+class OfParts:
+  """A policy that flattens observations as the environment itself has them."""
 
-  def __init__(self, kept: Kept):
-    """Makes the policy of kept parameters; episodes begin."""
-    self._spec = kept.agent.spec
-    self._policy: Any = kept.policy()
-    with making.Watched(self._spec.name):
-      environment = environments.build(self._spec.name)
-      self.space: Any = environment.action_space
-      building.close(self._spec.name, environment)
+  def __init__(self, policy: portable.Policy, name: str, space: Any):
+    self._policy = policy
+    self._name = name
+    self._space = space
 
   def __call__(self, observation: Any) -> Any:
-    """Actions for observations.
+    if self._has_parts(observation):
+      try:
+        observation = spaces.flatten(self._name, self._space, observation)
+      except environments.EnvironmentFault as e:
+        raise ValueError(str(e)) from e
+    return self._policy(observation)
 
-    Raises:
-      ValueError: they have another shape than the environment's, or are not
-        finite numbers, or no bytes where its images are.
-    """
-    spec = self._spec
-    try:
-      given = np.asarray(observation)
-      observation = given.astype(spec.observation_dtype, copy=False)
-    except (ValueError, TypeError) as e:
-      raise ValueError(
-        f'a {type(observation).__name__} is no array of observations ({e}). '
-        f'Give one of shape {tuple(spec.observation_shape)}, as {spec.name} '
-        'does: where it flattens what an environment inside it returns, '
-        'flatten that too.'
-      ) from e
-    needed = tuple(spec.observation_shape)
-    single = observation.shape == needed
-    if not single and (observation.shape[1:] != needed or not len(observation)):
-      raise ValueError(
-        f'observation has shape {observation.shape}; {spec.name} has '
-        f'observations of shape {needed}, or [N, ...] for a batch of N of '
-        'them, from 1 up.'
-      )
-    if not np.isfinite(observation).all():
-      raise ValueError(f'the observation is not finite: {observation}.')
-    # Of floats in [0, 1] bytes would be black, of larger numbers anything.
-    bytes_needed = observation.dtype == np.uint8
-    if bytes_needed and (
-      given.dtype.kind not in 'iu' or (given != observation).any()
-    ):
-      raise ValueError(
-        f'the observation has dtype {given.dtype}, from {given.min()} to '
-        f'{given.max()}; {spec.name} has images of bytes, 0 to 255. Give them '
-        'as it does, np.uint8.'
-      )
-    batch = observation[None] if single else observation
-    found = np.asarray(self._policy(batch))
-    lead = (len(batch),)
-    if spec.num_actions is not None:
-      found = actions.to_discrete(spec.name, spec.num_actions, found, lead)
-      found = found + int(self.space.start)
-    else:
-      found = actions.to_native(spec.name, self.space, found, lead)
-    return found[0] if single else found
+  def _has_parts(self, observation: Any) -> bool:
+    if self._space.shape is None:  # of a Dict or a Tuple
+      return isinstance(observation, (dict, tuple))
+    return np.shape(observation) == self._space.shape
 
-  @property
-  def remembers(self) -> bool:
-    """Whether its actions follow from earlier observations, too."""
-    has_reset = hasattr(self._policy, 'reset')
-    return getattr(self._policy, 'remembers', has_reset)
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._policy, name)
+
+
+class Live(portable.Policy):
+  """The policy of an agent that does not say its operations: its own code."""
+
+  def __init__(self, kept: Kept):
+    spec = kept.agent.spec
+    self._shape = tuple(spec.observation_shape)
+    self.about = {'observation_dtype': spec.observation_dtype}
+    self._dtype = spec.observation_dtype
+    self._policy: Any = kept.policy()
+    self._to_native = kept.to_native()
+
+  def _act(self, x: np.ndarray) -> np.ndarray:
+    found = np.asarray(self._policy(x.astype(self._dtype, copy=False)))
+    return portable.apply(np, self._to_native, found, None, None)[0]
 
   def reset(self) -> None:
-    """All episodes begin anew."""
     if hasattr(self._policy, 'reset'):
       self._policy.reset()
 
   def ended(self, last: np.ndarray) -> None:
-    """Where episodes of a batch have ended, bool [N]."""
     if hasattr(self._policy, 'ended'):
-      self._policy.ended(last)
+      self._policy.ended(np.asarray(last))
 
 
-def load(run: run_directory.RunDirectory) -> Kept:
+def load(
+  run: run_directory.RunDirectory, config: Mapping[str, Any] | None = None
+) -> Kept:
   """The run's best parameters.
+
+  Args:
+    run: where they are.
+    config: of the run; None: its config.json.
 
   Raises:
     ValueError: the agent is not known, or the run keeps no parameters yet.
   """
-  config = run.config()
-  given.__kinds__.update(objects.kinds(config))
   try:
-    agent = registry.make(config)
+    agent = registry.make(run.config() if config is None else config)
   except ValueError as e:
     raise ValueError(f'{run.path}: {e}') from e
   for name in checkpoints.PLAYED:
@@ -173,88 +148,40 @@ def _chosen(
 
 
 def evaluate(
-  run: run_directory.RunDirectory, kept: Kept, episodes: int, seed: int
+  run: run_directory.RunDirectory,
+  kept: Kept,
+  episodes: int,
+  seed: int,
+  policy: base.Policy | None = None,
+  on_step: Callable[[], Any] = lambda: None,
 ) -> evaluation.VectorResult:
   """Plays whole episodes, as the run's own evaluations do.
+
+  Args:
+    run: of the parameters.
+    kept: agent and parameters.
+    episodes: how many, side by side.
+    seed: of the episodes.
+    policy: gives actions as the agent has them; None: the agent's own.
+    on_step: called before each step.
 
   Raises:
     environments.EnvironmentFault: hardly anything but broken episodes, or
       something was raised in one.
   """
-  name, settings = run.config()['environment'], run.config().get('run', {})
+  name, settings = kept.agent.spec.name, run.config().get('run', {})
   # Runs of earlier versions have no such setting.
   limit = settings.get('eval_max_steps', experiment.RunConfig.eval_max_steps)
-  policy = kept.policy()
-  with making.Watched(name) as watched, _in_a_sentence(name):
+  with episodes_lib.in_a_sentence(name):
     limited = environments.spec(name).max_episode_steps is not None
     result = evaluation.evaluate_vector(
-      policy,
+      policy or kept.policy(),
       name,
       episodes,
       seed,
       None if limited else limit,
-      watched.moved,
+      lambda: bool(on_step()),
       epsilon=settings.get('eval_epsilon', 0.0),
     )
   assert result is not None  # nothing stops it
   return result
-
-
-@contextlib.contextmanager
-def _in_a_sentence(name: str) -> Iterator[None]:
-  """Makes an EnvironmentFault of whatever breaks an episode."""
-  try:
-    yield
-  except environments.EnvironmentRefused:
-    raise
-  except environments.EnvironmentFault as e:
-    # Who plays a policy has no run to set anything in.
-    said = str(e).replace(faults.TO_DROP, '')
-    raise environments.EnvironmentFault(said) from e
-  except Exception as e:
-    raise environments.EnvironmentFault(
-      f'an episode of {name} broke off: {faults.gist(e)}.'
-    ) from e
-
-
-def record(
-  policy: base.Policy,
-  name: str,
-  seed: int,
-  path: str | os.PathLike[str],
-  max_steps: int | None = None,
-) -> pathlib.Path:
-  """Films one episode.
-
-  Args:
-    policy: greedy, at the start of an episode.
-    name: of the environment.
-    seed: of the episode.
-    path: of the film, .gif or .mp4.
-    max_steps: of the film; a longer episode is cut.
-
-  Raises:
-    ValueError, RuntimeError: the environment breaks or gives no pictures, or
-      they cannot be written.
-  """
-  # The environment may change the working directory.
-  path = pathlib.Path(path).resolve()
-
-  def frames(environment: Any) -> Generator[Any, None, None]:
-    # As they are played: all of them at once would take a gigabyte.
-    with _in_a_sentence(name):
-      timestep, steps = environment.reset(), 0
-      yield environment.render()
-      while not timestep.last() and steps != max_steps:
-        watched.moved()
-        action = np.asarray(policy(np.asarray(timestep.observation)[None]))[0]
-        timestep, steps = environment.step(action), steps + 1
-        yield environment.render()
-
-  with making.Watched(name) as watched:
-    with contextlib.closing(
-      environments.make(atari.whole_games(name), seed, render_mode='rgb_array')
-    ) as environment:
-      per_second = environment.frames_per_second or _FPS
-      with contextlib.closing(frames(environment)) as shown:
-        return film.record(shown, path, per_second)

@@ -28,6 +28,11 @@ class Policy:
     self._fresh: np.ndarray | None = None
 
   def __call__(self, observation):
+    """Actions in the environment's own units, for one observation or [N, ...].
+
+    Raises:
+      ValueError: observations of another shape, or that are not finite.
+    """
     x = np.asarray(observation)
     single = x.shape == self._shape
     if not single and (x.shape[1:] != self._shape or not len(x)):
@@ -47,7 +52,10 @@ class Policy:
         f'observation has dtype {x.dtype}, from {x.min()} to {x.max()}; this '
         'policy has learned from images of bytes, 0 to 255: give np.uint8.'
       )
-    x = x[None] if single else x
+    x = self._act(x[None] if single else x)
+    return x[0] if single else x
+
+  def _act(self, x):
     if self._state is None:
       self._state = np.zeros((len(x), self.size), np.float32)
       self._fresh = np.ones(len(x), bool)
@@ -59,12 +67,14 @@ class Policy:
     x, state = apply(np, self.operations, x, self._state, self._fresh)
     if self.size:
       self._state, self._fresh = state, np.zeros(len(x), bool)
-    return x[0] if single else x
+    return x
 
   def reset(self):
+    """All episodes begin anew."""
     self._state = self._fresh = None
 
   def ended(self, last):
+    """Where episodes of a batch have ended, bool [N]."""
     if self._state is not None:
       self._fresh = np.array(last, bool)
 
@@ -100,7 +110,7 @@ def apply(xp, operations, x, state, fresh):
       x = x / np.float32(a[0])
     elif name == 'normalize':
       limit = np.float32(a[2])
-      x = xp.clip((x - a[0]) / a[1], -limit, limit)
+      x = _clip(xp, (x - a[0]) / a[1], -limit, limit)
     elif name == 'dense':
       x = xp.matmul(x, a[1]) + a[0]
     elif name == 'conv':
@@ -118,13 +128,15 @@ def apply(xp, operations, x, state, fresh):
       x = xp.argmax(x, axis=-1)
     elif name == 'offset':
       x = x + a[0]
+    elif name == 'table':  # the environment's own actions, by their numbers
+      x = xp.take(a[0], x, axis=0)
     elif name == 'bound':  # from [-1, 1] to the environment's own units
       low, high, dtype = a
-      unit = xp.clip(xp.asarray(x, np.float64), -1.0, 1.0)
+      unit = _clip(xp, xp.asarray(x, np.float64), -1.0, 1.0)
       unit = (unit + 1.0) / 2.0
       # high - low may overflow.
       x = unit * high + (unit * -1.0 + 1.0) * low
-      x = xp.asarray(xp.clip(x, low, high), np.dtype(dtype))
+      x = xp.asarray(_clip(xp, x, low, high), np.dtype(dtype))
     else:
       size = state_size(operation)
       own = state[:, start : start + size]
@@ -139,6 +151,10 @@ def apply(xp, operations, x, state, fresh):
         raise ValueError(f'There is no operation {name!r}.')
       start += size
   return x, xp.concatenate(following, axis=1) if following else state
+
+
+def _clip(xp, x, low, high):
+  return xp.minimum(xp.maximum(x, low), high)  # ONNX has no clip by arrays
 
 
 def _conv(xp, x, bias, weights, stride, padding):

@@ -29,7 +29,7 @@ class Bar:
     self._length = 0
 
   def show(self, kind: str, content: dict[str, Any]) -> None:
-    """Takes what a helper process says of a run."""
+    """Takes a tick or an evaluation, as callbacks do."""
     if kind == 'evaluation':
       self._return = content.get('return_mean')
       return

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-import contextlib
 import os
 import pathlib
 from typing import Any, NamedTuple
 
 from murmuration import arguments
 from murmuration import objects
-from murmuration import policy as policy_lib
 from murmuration import process
-from murmuration import progress as progress_lib
 from murmuration import stored
 
 Path = str | os.PathLike[str]
@@ -20,10 +17,11 @@ Path = str | os.PathLike[str]
 Callback = Callable[['Run', dict[str, Any]], Any]
 
 _POLL_S = 0.1
-# Exit codes of a run. As in run_records/commands.py, which is not imported: in
-# the caller's process a name like `run_records` may be the caller's own.
+_TICKS = 4  # polls between two ticks
+# Exit codes of a run, as in run_records/commands.py; the last is of a process
+# that is stopped before it can say so.
 _USAGE = 2
-_BROKEN_OFF = (130, 143)
+_BROKEN_OFF = (130, 143, -2)
 # What a run prints, and its caller is shown.
 _SAID = ('note: ', 'warning: ')
 
@@ -65,8 +63,8 @@ class Run:
     self.stopped = False
     self._given = given
     self._to_stop = False
-    self._helper: process.Helper | None = None
-    self._policy: policy_lib.Policy | None = None
+    self._process: process.Process | None = None
+    self._policy: Any = None
     self._callbacks: dict[str, Any] = {}
     self._stopping: set[str] = set()  # callbacks that have returned STOP
     self._told: set[str] = set()  # and other things, which was said once
@@ -85,28 +83,32 @@ class Run:
       ValueError: the run keeps no parameters yet, or a number is none.
       RuntimeError: the environment breaks.
     """
-    return Evaluation(
-      *self._call(
-        'evaluate',
-        episodes=arguments.whole('episodes', episodes),
-        seed=arguments.whole('seed', seed, 0),
-      )
-    )
+    episodes = arguments.whole('episodes', episodes)
+    seed = arguments.whole('seed', seed, 0)
+    export, kept = self._kept()
+    policy = export.policy(kept, native=False)
+    result = export.playing.evaluate(self._open(), kept, episodes, seed, policy)
+    return Evaluation(result.mean, result.std, result.returns, result.broken)
 
   @property
-  def policy(self) -> policy_lib.Policy:
-    """The greedy policy of the best parameters that were kept."""
+  def policy(self) -> Any:
+    """The greedy policy of the best parameters that were kept.
+
+    A `portable.Policy`; of an agent without `operations` the agent's own code,
+    called in the same way.
+    """
     if self._policy is None:
-      self._policy = policy_lib.Policy(self._given, self.path.absolute())
+      export, kept = self._kept()
+      self._policy = export.policy(kept)
     return self._policy
 
   def config(self) -> dict[str, Any]:
     """All settings, section by section."""
-    return self._call('config')
+    return self._open().config()
 
   def summary(self) -> dict[str, Any] | None:
     """Why it ended, totals and result; None if it was killed."""
-    return self._call('summary')
+    return self._open().summary()
 
   def metrics(self, kind: str = 'evaluation') -> list[dict[str, Any]]:
     """Rows that were logged: a table, as pandas.DataFrame takes it.
@@ -118,7 +120,11 @@ class Run:
     Raises:
       ValueError: it has no such rows; names those that it has.
     """
-    return self._call('metrics', kind=kind)
+    from murmuration.run_records import names
+
+    run = self._open()
+    names.require('kind of metrics', kind, run.kinds())
+    return run.metrics(kind)
 
   def plot(self, path: Path | None = None) -> pathlib.Path:
     """Draws the learning curve.
@@ -132,7 +138,12 @@ class Run:
     Raises:
       ValueError: nothing was evaluated yet.
     """
-    return self._call('plot', to=arguments.absolute(path))
+    from murmuration.run_records import plots
+
+    drawn = plots.learning_curve(self._open().path, path)
+    if drawn is None:
+      raise ValueError(f'{self.path} has no evaluation to draw yet.')
+    return drawn
 
   def film(self, path: Path, seed: int = 0, steps: int = 1500) -> pathlib.Path:
     """Films one episode.
@@ -141,13 +152,21 @@ class Run:
       path: of the film, .gif or .mp4.
       seed: of the episode.
       steps: environment steps at most.
+
+    Raises:
+      ValueError, OSError: the path is none of a film, or cannot be written.
+      RuntimeError: the environment breaks.
     """
-    return self._call(
-      'film',
-      to=arguments.absolute(path),
-      seed=arguments.whole('seed', seed, 0),
-      steps=arguments.whole('steps', steps),
-    )
+    from murmuration.run_records import film
+
+    seed = arguments.whole('seed', seed, 0)
+    steps = arguments.whole('steps', steps)
+    film.check(path)  # before an episode is played
+    export, kept = self._kept()
+    from murmuration import episodes
+
+    name = kept.agent.spec.name
+    return episodes.record(export.policy(kept), name, seed, path, steps)
 
   def export(self, path: Path, format: str = 'numpy') -> pathlib.Path:
     """Writes the policy for use without this project: see export.py.
@@ -157,7 +176,8 @@ class Run:
         directory.
       format: 'numpy', 'savedmodel' or 'onnx'.
     """
-    return self._call('export', to=arguments.absolute(path), format=format)
+    export, kept = self._kept()
+    return export.export(self.path, format, pathlib.Path(path), kept=kept)
 
   def save(self, path: Path, overwrite: bool = False) -> pathlib.Path:
     """Copies the run, so that `load(path)` has all of it.
@@ -174,10 +194,10 @@ class Run:
 
   def stop(self) -> None:
     """Ends a run that is training, from a callback or another thread."""
-    self._to_stop = True  # where there is no helper yet, `_train` looks
-    helper = self._helper  # None as soon as the run has ended
-    if helper is not None:
-      helper.stop()
+    self._to_stop = True  # where there is no process yet, `_train` looks
+    child = self._process  # None as soon as the run has ended
+    if child is not None:
+      child.stop()
 
   def resume(
     self,
@@ -218,82 +238,116 @@ class Run:
     }
     arguments.check_callbacks(callbacks)
     self._callbacks |= {k: v for k, v in callbacks.items() if v is not None}
-    self._train(
-      progress,
-      engine=engine,
-      resume=True,
-      steps=arguments.whole_or_none('steps', steps),
-      sinks=sinks,
-      ray_address=ray_address,
-      cluster=cluster,
-      settings=arguments.as_text(config),
-    )
+    words = {
+      'steps': arguments.whole_or_none('steps', steps),
+      'engine': engine,
+      'sinks': sinks,
+      'ray_address': ray_address,
+      'cluster': cluster,
+    }
+    settings = arguments.plain(config)
+    there = f'load({str(self.path.absolute())!r})'
+    line = arguments.written(f'{there}.resume', (), settings, **words)
+    self._train(progress, self.path, line, True, settings=settings, **words)
     return self
 
-  def _train(self, progress: bool | None, **words: Any) -> None:
-    """Trains to the end, in a helper process of its own."""
+  def _open(self) -> Any:
+    from murmuration.run_records import run_directory
+
+    return run_directory.open(self.path)
+
+  def _kept(self) -> tuple[Any, Any]:
+    """export.py, and the best parameters, with the objects of this process."""
+    from murmuration.run_records import later
+
+    with later.deferred():  # most policies need no TensorFlow
+      from murmuration import export
+      from murmuration.environment_loops import environments
+
+      # What a name stands for may be another class since.
+      environments.forget()
+      run = self._open()
+      config = self._given.config_here(run.config())
+      return export, export.playing.load(run, config)
+
+  def _train(
+    self,
+    progress: bool | None,
+    path: pathlib.Path | None,
+    line: str,
+    resume: bool,
+    **words: Any,
+  ) -> None:
+    """Trains to the end, in a process of its own."""
+    from murmuration import news as news_lib
+    from murmuration import progress as progress_lib
+
     self.stopped = self._to_stop = False
     self._stopping.clear()
-    process.trained += self._given.own
+    told = news_lib.end_of_evaluations(path) if resume and path else 0
     bar = progress_lib.Bar(progress)
-    self._helper = helper = process.Helper(self._given, trains=True)
-    message: tuple[str, Any] | None = None
-    begun = False
+    news: Callable[[], Any] | None = None
+    child = self._process = process.Process(
+      objects=self._given.pickled(),
+      path=path,
+      resume=resume,
+      line=line,
+      **words,
+    )
+    over = False
     try:
       if self._to_stop:
-        helper.stop()
-      helper.begin('train', path=self.path, **words)
-      while True:
-        message = helper.receive(_POLL_S)
-        _show(helper, bar)
-        if message is None:
-          continue
-        if message[0] in ('done', 'error'):
-          break
-        begun |= message[0] == 'path'
-        self._take(*message, bar)
-      code, summary = helper.result(message)
+        child.stop()
+      polls = 0
+      while not over:
+        over = child.ended(_POLL_S)
+        _show(child, bar)
+        begun = child.begun()
+        if begun is not None:
+          self.path = begun.pop('path')
+          news = news_lib.News(self.path, **begun, told=told)
+        polls += 1
+        if news is not None and (over or polls % _TICKS == 0):
+          for kind, content in news():
+            self._take(kind, content, bar)
     finally:
-      broken_off = message is None or message[0] not in ('done', 'error')
-      if broken_off:
-        # An exception, Ctrl-C also: the run is to save and to end.
-        self.stop()
-        helper.drain()
-      _show(helper, bar)
-      output = helper.close()
-      self._helper = None
+      child.end()  # after an exception, or Ctrl-C, it saves
+      _show(child, bar)
+      code, output = child.close()
+      self._process = None
       self._policy = None  # of parameters that a callback saw
       bar.close()
-      if broken_off and begun and (self.path / 'config.json').is_file():
+      if not over and news is not None:
         # Who called `train` has no run now.
-        path = os.fspath(self.path)
-        own = objects.kinds(stored.config(self.path)).items()
-        things = ''.join(f', {kind}={name}' for name, kind in own)
-        bar.say(f'interrupted: kept in {path}; mm.load({path!r}{things})')
+        bar.say(f'interrupted: kept in {self.path}; {self._loading()}')
     if code == _USAGE:
-      why = f'\n{output}'.rpartition('\nerror: ')[2]
-      raise ValueError(arguments.in_python(why.strip()))
+      raise ValueError(f'\n{output}'.rpartition('\nerror: ')[2].strip())
     if code and code not in _BROKEN_OFF:
+      where = f'; {self.path / "logs"} has what its nodes said' if news else ''
       raise RuntimeError(
-        f'The run failed; {self.path / "logs"} has what its nodes said.\n'
-        f'{output}'
+        f'The run failed with exit code {code}{where}.\n{output}'
       )
     self.stopped = code in _BROKEN_OFF
+    summary = self._open().summary() if news is not None else None
     self._called('on_end', {'stopped': self.stopped, **(summary or {})}, bar)
 
-  def _take(self, kind: str, content: Any, bar: progress_lib.Bar) -> None:
-    """What a helper says while it trains."""
-    if kind == 'path':
-      self.path = content
+  def _loading(self) -> str:
+    """The call that loads it."""
+    from murmuration.run_records import run_directory
+
+    return run_directory.loading(self.path, self.config())
+
+  def _take(self, kind: str, content: Any, bar: Any) -> None:
+    """What a run has written while it trains."""
+    if kind == 'warning':
+      bar.say(content)
       return
     if kind == 'evaluation':
       self._policy = None  # it may have left better parameters
     bar.show(kind, content)
     self._called(f'on_{kind}', content, bar)
 
-  def _called(
-    self, name: str, content: dict[str, Any], bar: progress_lib.Bar
-  ) -> None:
+  def _called(self, name: str, content: dict[str, Any], bar: Any) -> None:
     callback = self._callbacks.get(name)
     # While it saves and ends, a run tells of what it did before.
     if callback is None or name in self._stopping:
@@ -308,13 +362,6 @@ class Run:
         f'warning: {name} returned {answer!r:.60}, which does nothing: '
         f'{STOP} ends the run, None lets it go on.'
       )
-
-  def _call(self, operation: str, **words: Any) -> Any:
-    while True:
-      with contextlib.suppress(process.MadeRoom):
-        return process.service(self._given).call(
-          operation, path=self.path.absolute(), **words
-        )
 
 
 def train(
@@ -396,21 +443,41 @@ def train(
     'on_end': on_end,
   }
   arguments.check_callbacks(run._callbacks)
+  things = {'agent': agent, 'environment': environment, 'topology': topology}
+  names = {
+    kind: given.name(thing, kind)
+    for kind, thing in things.items()
+    if thing is not None or kind == 'agent'
+  }
+  words = {
+    'steps': arguments.whole_or_none('steps', steps),
+    'engine': engine,
+    'sinks': sinks,
+    'ray_address': ray_address,
+    'cluster': cluster,
+    'topology': names.get('topology'),
+    'seed': arguments.whole('seed', seed, 0),
+  }
+  settings = arguments.plain(config)
+  first = names['agent'], names.get('environment')
+  default = {'engine': None} if engine == 'local_mp' else {}
+  line = arguments.written(
+    'train',
+    first,
+    settings,
+    **{**words, **default},
+    run_dir='' if run_dir is None else os.fspath(run_dir),
+  )
+  path = None if run_dir is None else run.path
   run._train(
     progress,
-    agent=given.name(agent, 'agent'),
-    environment=None
-    if environment is None
-    else given.name(environment, 'environment'),
-    topology=None if topology is None else given.name(topology, 'topology'),
-    engine=engine,
-    seed=arguments.whole('seed', seed, 0),
-    steps=arguments.whole_or_none('steps', steps),
-    sinks=sinks,
-    ray_address=ray_address,
-    cluster=cluster,
-    settings=arguments.as_text(config),
-    chosen=run_dir is not None,
+    path,
+    line,
+    False,
+    agent=first[0],
+    environment=first[1],
+    settings=settings,
+    **words,
   )
   return run
 
@@ -434,7 +501,9 @@ def load(
   Raises:
     ValueError: there is no run, or it was trained with something else.
   """
-  given, config = objects.Objects(), stored.config(pathlib.Path(path))
+  from murmuration.run_records import run_directory
+
+  given, config = objects.Objects(), run_directory.open(path).config()
   things = (agent, environment, topology)
   for (key, kind), thing in zip(objects.KEYS.items(), things, strict=True):
     kept = config.get(key)
@@ -453,8 +522,8 @@ def load(
   return Run(pathlib.Path(path).absolute(), given)
 
 
-def _show(helper: process.Helper, bar: progress_lib.Bar) -> None:
+def _show(child: process.Process, bar: Any) -> None:
   """Shows what a run has noted since, as its command does."""
-  for line in helper.said():
+  for line in child.said():
     if line.startswith(_SAID):
-      bar.say(arguments.in_python(line))
+      bar.say(line)

@@ -26,7 +26,7 @@ import tempfile
 import zipfile
 
 _LAUNCHPAD = 'dm-launchpad-nightly'
-# As in requirements/lock.txt, where a test compares them.
+# Acme as in requirements/lock.txt; a test compares them.
 PINS = {
   _LAUNCHPAD: (
     '0.5.2.dev20230303',

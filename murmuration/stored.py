@@ -1,35 +1,14 @@
-"""Runs on disk, for who asks no helper process: made with what, and copied."""
+"""Copies of runs."""
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import shutil
-from typing import Any
 
 # Of a run that trains: files that are being written (.NAME.PID.THREAD, see
 # run_records/durable.py), and the record of the process that trains it.
 _NOT_COPIED = shutil.ignore_patterns('.*.[0-9]*.*', 'launcher.json')
-
-
-def config(path: pathlib.Path) -> dict[str, Any]:
-  """The config of a run; {} where it cannot be read, as a helper will say.
-
-  Raises:
-    ValueError: there is no run.
-  """
-  file = path / 'config.json'
-  if not file.is_file():
-    raise ValueError(
-      f'{path} holds no run: a run is a directory with a config.json, such as '
-      'runs/NAME, or what Run.save made.'
-    )
-  try:
-    found = json.loads(file.read_text(encoding='utf-8'))
-  except (OSError, ValueError):
-    return {}
-  return found if isinstance(found, dict) else {}
 
 
 def copy(

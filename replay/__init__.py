@@ -3,15 +3,13 @@
 packing       a transition, or several, packed into one column
 nstep         n-step windows over environments stepped together
 blocks        unrolls: T steps of K environments as one item
-block_adder   writes them
-adders        turn steps into items of a table, in bursts
+adders        turn steps into items of a table
 writer        writes items, with a bound on unconfirmed ones
 stderr        drops Reverb's log lines of each burst
 tables        Reverb tables with their numbers checked
 deadlock      rate limiters: can both sides block each other forever?
 table_checks  the state of a server's tables, and what it means
 readers       batches of one table, read by a thread
-shards        how the batches of several shards are mixed
 sampler       samples for the learner, mixed from all shards
 ring          replay in the process that learns, for repeatable runs
 priorities    checked, repaired, and written back to their shard

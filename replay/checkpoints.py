@@ -16,8 +16,16 @@ rewritten from the tables of the code. Items and data stay the same.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+  Callable,
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 from concurrent import futures
+import contextlib
 import dataclasses
 import json
 import logging
@@ -30,7 +38,6 @@ import time
 from typing import Any
 import uuid
 
-import numpy as np
 import reverb
 from reverb.cc import schema_pb2
 from reverb.cc.checkpointing import checkpoint_pb2
@@ -49,7 +56,6 @@ DONE = 'DONE'
 
 _RECORDS = (TABLES, ITEMS, CHUNKS)
 _GENERATION = re.compile(r'generation_\d{8,}')
-_INCOMING = '.incoming'
 _KEPT = 2  # generations, the newest included
 _LOOK_S = 1.0  # between two looks at how much is written
 _SETTLES_S = 0.3  # of a server's threads, after it was told to stop
@@ -102,7 +108,7 @@ def open_server(
   port: int | None = None,
   directory: str | os.PathLike[str] | None = None,
 ) -> Opened:
-  """Starts a server, from the newest checkpoint that is whole if there is one.
+  """Starts a server, from the newest whole generation if there is one.
 
   Items, priorities and counts of samples come from the checkpoint; sizes,
   sampler, remover and rate limiter from `tables` (for the limiter's counters
@@ -123,17 +129,22 @@ def open_server(
   root = pathlib.Path(directory)
   root.mkdir(parents=True, exist_ok=True)
   staging = root / STAGING
-  for leftover in (staging, root / _INCOMING):
-    # A killed save left it, and Reverb would restore from it.
-    shutil.rmtree(leftover, ignore_errors=True)
-  found = newest(root)
-  # Not in `root`: its disk may be full, and have what is to be restored.
-  with tempfile.TemporaryDirectory(prefix='replay-') as temporary:
-    prepared = pathlib.Path(temporary) / 'prepared'
-    if found is not None:
-      prepare(found.path, tables, prepared)
-    server = start(tables, port, staging, prepared if found else None)
-  return Opened(server, found, staging)
+  # A killed save left it, and Reverb would restore from it.
+  shutil.rmtree(staging, ignore_errors=True)
+  paths = generations(root)
+  for path in paths:
+    # Not in `root`: its disk may be full, and have what is to be restored.
+    with tempfile.TemporaryDirectory(prefix='replay-') as temporary:
+      prepared = pathlib.Path(temporary) / 'prepared'
+      try:
+        saved = read(path)
+        prepare(path, tables, prepared)
+        return Opened(start(tables, port, staging, prepared), saved, staging)
+      except (Broken, RuntimeError) as e:  # Reverb's, of a damaged record
+        _logger.warning('Generation %s is left out: %s', path.name, e)
+  level = logging.WARNING if paths else logging.INFO
+  _logger.log(level, 'Nothing to restore in %s: replay starts empty.', root)
+  return Opened(start(tables, port, staging), None, staging)
 
 
 def start(
@@ -181,40 +192,27 @@ def save(
   is called again and again, as long as the save gets on.
 
   Raises:
-    Broken: what Reverb wrote cannot be read. Nothing changes.
     OSError: it could not be written, as on a full disk. Nothing changes.
   """
   client = reverb.Client(f'127.0.0.1:{opened.server.port}')
   root = pathlib.Path(directory)
   root.mkdir(parents=True, exist_ok=True)
-  incoming = root / _INCOMING
-  shutil.rmtree(incoming, ignore_errors=True)
   try:
-    written = _checkpoint(client, opened.staging, beat)
-    shutil.move(written, incoming)
-    number = max(map(_number, generations(root)), default=0) + 1
-    saved = Saved(
-      root / f'generation_{number:08d}',
-      _count(incoming / ITEMS),
-      time.time(),
-      dict(meta or {}),
-    )
-    values = {
-      'items': saved.items,
-      'time': saved.time,
-      'meta': saved.meta,
-      'sizes': {name: (incoming / name).stat().st_size for name in _RECORDS},
-    }
-    (incoming / MANIFEST).write_text(json.dumps(values), encoding='utf-8')
-    for file in incoming.iterdir():
+    written = pathlib.Path(_checkpoint(client, opened.staging, beat))
+    sizes = {name: (written / name).stat().st_size for name in _RECORDS}
+    values = {'time': time.time(), 'meta': dict(meta or {}), 'sizes': sizes}
+    (written / MANIFEST).write_text(json.dumps(values), encoding='utf-8')
+    saved = read(written)
+    for file in written.iterdir():
       beat()
       _sync(file)
-    os.rename(incoming, saved.path)
+    number = max(map(_number, generations(root)), default=0) + 1
+    saved = dataclasses.replace(saved, path=root / f'generation_{number:08d}')
+    os.rename(written, saved.path)
     _sync(root)
   finally:
     # What a save has left that failed would fill the disk.
-    for unfinished in (incoming, opened.staging):
-      shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.rmtree(opened.staging, ignore_errors=True)
   for path in generations(root)[_KEPT:]:
     shutil.rmtree(path, ignore_errors=True)
   return saved
@@ -241,10 +239,9 @@ def _checkpoint(
 
 
 def _bytes_in(directory: pathlib.Path) -> int:
-  try:
+  with contextlib.suppress(OSError):  # a file is gone
     return sum(path.stat().st_size for path in directory.rglob('*'))
-  except OSError:  # a file was there when it was looked for
-    return 0
+  return 0
 
 
 def _sync(path: pathlib.Path) -> None:
@@ -273,66 +270,41 @@ def _number(path: pathlib.Path) -> int:
   return int(path.name.removeprefix('generation_'))
 
 
-def newest(directory: str | os.PathLike[str]) -> Saved | None:
-  """The newest generation that is whole; skips broken ones, and warns.
-
-  Raises:
-    OSError: one cannot be read now. To go on without it would let the next
-      saves replace it.
-  """
-  root = pathlib.Path(directory)
-  paths = generations(root)
-  for path in paths:
-    try:
-      return read(path)
-    except Broken as e:
-      _logger.warning('Generation %s is left out: %s', path.name, e)
-  _logger.log(
-    logging.WARNING if paths else logging.INFO,
-    'No %scheckpoint in %s: replay starts empty.',
-    'whole ' if paths else '',
-    root,
-  )
-  return None
-
-
 def read(path: pathlib.Path) -> Saved:
-  """A generation, all of whose records are read.
+  """A generation.
 
   Raises:
     Broken: it is not whole.
-    OSError: it cannot be read now.
+    OSError: it cannot be read now. To go on without it would let the next saves
+      replace it.
   """
-  if not (path / DONE).exists():
-    raise Broken(f'{path} has no {DONE}: Reverb did not finish it.')
-  counts = {name: _count(path / name) for name in _RECORDS}
   # A checkpoint of Reverb's own has no manifest.
   values: dict[str, Any] = {}
-  if (path / MANIFEST).exists():
-    try:
-      values = dict(json.loads((path / MANIFEST).read_text(encoding='utf-8')))
-    except (ValueError, TypeError) as e:
-      raise Broken(f'{path / MANIFEST} cannot be read ({e}).') from e
-  for name, size in values.get('sizes', {}).items():
-    if (path / name).stat().st_size != size:
-      raise Broken(f'{path / name} is cut.')
-  saved_at = values.get('time', (path / DONE).stat().st_mtime)
-  return Saved(path, counts[ITEMS], saved_at, values.get('meta', {}))
-
-
-def _count(path: pathlib.Path) -> int:
-  """The number of records in a file of Reverb's, whose checksums are right."""
-  records = tf.data.TFRecordDataset(str(path), 'ZLIB')
   try:
-    return int(records.reduce(np.int64(0), lambda count, _: count + 1))
+    saved_at = (path / DONE).stat().st_mtime
+    if (path / MANIFEST).exists():
+      values = dict(json.loads((path / MANIFEST).read_text(encoding='utf-8')))
+    for name in _RECORDS:
+      with (path / name).open('rb') as file:
+        size = file.seek(0, os.SEEK_END)
+      if size != values.get('sizes', {}).get(name, size):
+        raise Broken(f'{path / name} is cut.')
+  except (FileNotFoundError, ValueError, TypeError) as e:
+    raise Broken(f'{path} is not whole: {e}') from e
+  items = sum(1 for _ in _records(path / ITEMS))
+  return Saved(
+    path, items, values.get('time', saved_at), values.get('meta', {})
+  )
+
+
+def _records(path: pathlib.Path) -> Iterator[bytes]:
+  """Yields the records of a file; raises as `read` does."""
+  try:
+    yield from tf.data.TFRecordDataset(str(path), 'ZLIB').as_numpy_iterator()
   except (tf.errors.DataLossError, tf.errors.NotFoundError) as e:
     raise Broken(f'{path} is missing or damaged.') from e
   except tf.errors.OpError as e:
     raise OSError(f'{path} cannot be read: {e.message}') from e
-
-
-def _records(path: pathlib.Path) -> Iterator[bytes]:
-  yield from tf.data.TFRecordDataset(str(path), 'ZLIB').as_numpy_iterator()
 
 
 def _write_records(path: pathlib.Path, messages: Iterable[Any]) -> None:
@@ -359,43 +331,36 @@ def read_items(source: pathlib.Path) -> Iterator[schema_pb2.PrioritizedItem]:
 
 
 def read_data(
-  source: pathlib.Path,
-  table: str,
-  items: Sequence[schema_pb2.PrioritizedItem],
+  source: pathlib.Path, table: str, keys: Collection[int]
 ) -> Iterator[tuple[int, list[Any]]]:
-  """Yields key and columns of some items of a table.
+  """Yields key and columns of the items of a table that have these keys.
 
   A temporary server restores them: only Reverb knows how to read their data.
   """
   saved = read_tables(source)[table]
   # A queue gives each item once.
   queue = reverb.Table.queue(
-    table, len(items), signature=decode_signature(saved)
+    table, len(keys), signature=decode_signature(saved)
   )
+
+  def items():
+    for item in read_items(source):
+      if item.table == table and item.key in keys:
+        item.times_sampled = 0
+        yield item
+
   with tempfile.TemporaryDirectory(prefix='replay-') as temporary:
     copy = pathlib.Path(temporary) / 'copy'
-    _write(
-      source,
-      copy,
-      [rewrite(saved, _info(queue), len(items))],
-      map(_fresh, items),
-    )
+    _write(source, copy, [rewrite(saved, _info(queue), len(keys))], items())
     # Reverb's log messages at its start would appear before the answer.
     with stderr.muted():
       server = start([queue], None, copy.with_name('none'), copy)
       try:
         client = reverb.Client(f'127.0.0.1:{server.port}')
-        for one in client.sample(table, len(items), emit_timesteps=False):
+        for one in client.sample(table, len(keys), emit_timesteps=False):
           yield one.info.key, one.data
       finally:
         stop([server])
-
-
-def _fresh(item: schema_pb2.PrioritizedItem) -> schema_pb2.PrioritizedItem:
-  fresh = schema_pb2.PrioritizedItem()
-  fresh.CopyFrom(item)
-  fresh.times_sampled = 0
-  return fresh
 
 
 # Restoring with the settings of the code.
@@ -425,14 +390,14 @@ def prepare(
       'it, or move it away to start empty.'
     )
   sizes = collections.Counter(item.table for item in read_items(source))
-  gone = {
-    name: max(0, sizes[name] - info.max_size) for name, info in wanted.items()
-  }
+  gone = collections.Counter(
+    {name: max(0, sizes[name] - info.max_size) for name, info in wanted.items()}
+  )
   items = None
-  if any(gone.values()):
+  if gone.total():
     _logger.warning(
       '%d items of %s are left out, the oldest: the tables are smaller now.',
-      sum(gone.values()),
+      gone.total(),
       source,
     )
     items = _newest_items(source, gone)
@@ -500,9 +465,10 @@ def rewrite(
   old, new = saved.rate_limiter, wanted.rate_limiter_info
   inserts = max(old.insert_count, num_items)
   samples = old.sample_count
-  if not table_checks.unlimited(new):
+  limiter = table_checks.limiter_of(new)
+  if not limiter.unlimited:
     ratio = new.samples_per_insert
-    if table_checks.is_queue(new):
+    if limiter.is_queue:
       cursor: float = num_items
     else:
       missing = max(0, new.min_size_to_sample - num_items)

@@ -30,13 +30,12 @@ their replay plan has no ratio.
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import reverb
 
 
 class Refused(ValueError):
-  """A plan whose parts would block each other, or that makes no sense."""
+  """A plan whose parts would block each other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,9 +115,8 @@ def check(plan: Plan) -> None:
   """Refuses a plan under which a run could stop.
 
   Raises:
-    Refused: with the arithmetic, and which number to change.
+    Refused: with the number to change.
   """
-  _check_ranges(plan)
   if plan.writers < plan.shards:
     raise Refused(
       f'writers={plan.writers} for shards={plan.shards}: a shard without a '
@@ -139,10 +137,13 @@ def check(plan: Plan) -> None:
       f'first sample never comes. Raise max_size to at least {plan.min_size}, '
       'or lower min_size.'
     )
-  if plan.queue:
-    _check_queue(plan)
-  if plan.samples_per_insert is None or plan.error_buffer is None:
+  if plan.error_buffer is None:
     return
+  if plan.samples_per_insert is None:
+    raise Refused(
+      'error_buffer means nothing without samples_per_insert. Set one, or both '
+      'to None.'
+    )
   least = least_error_buffer(plan.samples_per_insert)
   if not plan.error_buffer >= least:
     raise Refused(
@@ -157,11 +158,9 @@ def limiter(plan: Plan) -> reverb.rate_limiters.RateLimiter:
   """The rate limiter of each shard. A queue has its own: `tables.queue`.
 
   Raises:
-    Refused: see `check`; or the plan is of a queue.
+    Refused: see `check`.
   """
   check(plan)
-  if plan.queue:
-    raise Refused('A queue has its own limiter. Make it with tables.queue.')
   if plan.samples_per_insert is None or plan.shard_error_buffer is None:
     return reverb.rate_limiters.MinSize(plan.shard_min_size)
   return reverb.rate_limiters.SampleToInsertRatio(
@@ -203,44 +202,3 @@ def _part(total: int, count: int, index: int) -> int:
 def least_error_buffer(ratio: float) -> float:
   """The smallest one, in samples, that never stops both sides."""
   return max(1.0, float(ratio))
-
-
-def _check_queue(plan: Plan) -> None:
-  if plan.samples_per_insert not in (None, 1):
-    raise Refused(
-      f'samples_per_insert={plan.samples_per_insert} cannot be met: a queue '
-      'gives each item once. Set it to None, or queue to False.'
-    )
-  if plan.error_buffer is not None or plan.min_size != 1:
-    raise Refused(
-      f'error_buffer={plan.error_buffer}, min_size={plan.min_size} are not '
-      'those of a queue, which gives its first item at once. Set error_buffer '
-      'to None and min_size to 1.'
-    )
-
-
-def _check_ranges(plan: Plan) -> None:
-  for name in (
-    'min_size',
-    'max_size',
-    'batch_size',
-    'max_in_flight',
-    'writers',
-    'burst',
-    'shards',
-    'updates',
-  ):
-    value = getattr(plan, name)
-    if not value >= 1:
-      raise Refused(f'{name}={value} must be at least 1. Raise it.')
-  ratio = plan.samples_per_insert
-  if ratio is not None and not (math.isfinite(ratio) and ratio > 0):
-    raise Refused(
-      f'samples_per_insert={ratio} cannot be met: it must be a positive '
-      'number. To sample without a ratio, set it to None.'
-    )
-  if plan.error_buffer is not None and plan.samples_per_insert is None:
-    raise Refused(
-      'error_buffer means nothing without samples_per_insert. Set one, or '
-      'both to None.'
-    )

@@ -34,7 +34,7 @@ import contextlib
 import json
 import os
 import re
-from typing import Any
+from typing import Any, NamedTuple
 import zipfile
 
 import numpy as np
@@ -66,9 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   isolation.prepare()
   isolation.enter('auto')  # a checkpoint is read by a server in this process
   try:
-    sys.path.append(_here())  # for environments of the user's own
+    sys.path.append(os.getcwd())  # for environments of the user's own
     from murmuration.replay import checkpoints  # noqa: F401
-    from murmuration.replay.inspect import read  # noqa: F401
 
     first.raise_interrupts()
     for line in export(args.source, args.out, args.format):
@@ -80,16 +79,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print('interrupted', file=sys.stderr)
     return _INTERRUPTED
   return 0
-
-
-def _here() -> str:
-  # As run_records/commands.py has it, which replay/ does not import.
-  try:
-    return os.getcwd()
-  except FileNotFoundError as e:
-    raise ValueError(
-      'the working directory is not there any more. Change to one that is.'
-    ) from e
 
 
 def export(source: str, out: pathlib.Path, format: str = 'all') -> list[str]:
@@ -146,11 +135,12 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   # a run that went on.
   rings = sorted(kept.glob('ring-*-*.npz')) or sorted(kept.glob('ring-*.npz'))
   layout, rows, priorities = _of_rings(rings) if rings else _of_tables(source)
-  if layout is None or not sum(map(len, rows)):
+  if not len(priorities):
     raise ValueError(f'The replay of {source} is empty.')
-  unpacked = layout.unpack(rows[0] if len(rows) == 1 else np.concatenate(rows))
-  found = unpacked._asdict()
-  found['priority'] = np.concatenate(priorities)
+  found = layout.unpack(rows.reshape(-1, layout.width))._asdict()
+  found['priority'] = np.repeat(
+    priorities, len(found['r_t']) // len(priorities)
+  )
   there = found.pop('weight') > 0
   del found['written_at']
   if not there.all():
@@ -158,80 +148,94 @@ def read(source: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   return found, {**_config(pathlib.Path(source)), 'layout': layout.name}
 
 
-_Found = tuple[Any, list[np.ndarray], list[np.ndarray]]
+# Of N items: their layout, the items [N, ..., W], and priorities [N].
+_Items = tuple[packing.TransitionLayout, np.ndarray, np.ndarray]
 
 
-def _of_rings(paths: list[pathlib.Path]) -> _Found:
-  """Layout, rows and priorities of replay that was in workers' memory."""
+def _of_rings(paths: Sequence[pathlib.Path]) -> _Items:
+  """Replay that was in the memory of workers."""
   import tensorflow as tf
 
   rows, priorities, layout = [], [], None
   for path in paths:
     with np.load(path) as saved:
       order = ring.in_order(saved)
-      own = saved['rows'][order]
-      name = str(saved['layout']) if 'layout' in saved else ''
-      layout = packing.from_signature(
-        tf.TensorSpec(own.shape[1:], own.dtype, name)
-      )
-      given = saved['priorities'][order].astype(np.float32)
+      rows.append(saved['rows'][order])
+      priorities.append(saved['priorities'][order].astype(np.float32))
+      name = str(saved['layout']) if 'layout' in saved.files else ''
+    spec = tf.TensorSpec(rows[-1].shape[1:], rows[-1].dtype, name)
+    layout = packing.from_signature(spec)
     if layout is None:
       raise ValueError(
         f'{path} does not say what its items hold: an older version wrote it.'
       )
-    rows.append(own.reshape(-1, layout.width))
-    priorities.append(np.repeat(given, len(rows[-1]) // max(len(own), 1)))
-  return layout, rows, priorities
+  assert layout is not None
+  return layout, np.concatenate(rows), np.concatenate(priorities)
 
 
-def _of_tables(source: str) -> _Found:
-  """Layout, rows and priorities of replay that was in Reverb's tables."""
+def _of_tables(source: str) -> _Items:
+  """Replay that was in tables of Reverb."""
   from murmuration.replay import checkpoints
-  from murmuration.replay.inspect import read as reading
   from murmuration.replay.inspect import target as inspect_target
 
-  try:
-    target = inspect_target.find(source)
-  except inspect_target.Unknown as e:
-    raise ValueError(str(e)) from e
-  if not target.directories:
+  directories = inspect_target.find(source).saved().values()
+  if not directories:
     raise ValueError(
       f'{source} has no checkpoint of replay yet: a run writes one every '
       'run.replay_checkpoint_s seconds, and at its end.'
     )
-  rows: list[np.ndarray] = []
-  priorities: list[np.ndarray] = []
-  layout = None
-  for label, path in target.directories.items():
-    try:
-      shard = reading.read_checkpoint(path, label)
-    except reading.Failed as e:
-      raise ValueError(str(e)) from e
-    if shard.error:
-      raise ValueError(shard.error)
-    for table in shard.tables.values():
-      specs = [spec for _, spec in reading.leaves(table.signature)]
-      layout = packing.from_signature(specs[0]) if len(specs) == 1 else None
-      if layout is None:
-        raise ValueError(
-          f'Table {table.name!r} of {shard.source} holds no transitions: '
-          'agents that learn from unrolls keep blocks in a queue. Export the '
-          'run of an agent with replay, such as dqn or d4pg.'
-        )
-      if not table.size:
-        continue
-      directory = pathlib.Path(shard.source)
-      saved = checkpoints.read_items(directory)
-      picked = [item for item in saved if item.table == table.name]
-      place = {item.key: index for index, item in enumerate(picked)}
-      # Filled in turn: replay is large, and a second copy may not fit.
-      own = np.empty((len(picked), *specs[0].shape), layout.dtype)
-      for key, columns in checkpoints.read_data(directory, table.name, picked):
-        own[place[key]] = columns[0]
-      rows.append(own.reshape(-1, layout.width))
-      given = np.array([item.priority for item in picked], np.float32)
-      priorities.append(np.repeat(given, len(rows[-1]) // len(picked)))
-  return layout, rows, priorities
+  tables = [table for path in directories for table in _tables(path)]
+  layout, item_shape = tables[0].layout, tables[0].item_shape
+  count = sum(len(table.places) for table in tables)
+  # Filled in turn: replay is large, and a second copy may not fit.
+  rows, first_row = np.empty((count, *item_shape), layout.dtype), 0
+  for table in tables:
+    if table.places:
+      for key, columns in checkpoints.read_data(
+        table.path, table.name, table.places
+      ):
+        rows[first_row + table.places[key]] = columns[0]
+    first_row += len(table.places)
+  return layout, rows, np.concatenate([table.priorities for table in tables])
+
+
+class _Table(NamedTuple):
+  """A saved table: where each item goes, by its key, and the priorities."""
+
+  path: pathlib.Path
+  name: str
+  layout: packing.TransitionLayout
+  item_shape: tuple[int, ...]
+  places: dict[int, int]
+  priorities: np.ndarray
+
+
+def _tables(directory: pathlib.Path) -> Iterator[_Table]:
+  from murmuration.replay import checkpoints
+  from murmuration.replay.inspect import read as reading
+
+  shard = reading.read_checkpoint(directory)
+  if shard.error:
+    raise ValueError(shard.error)
+  path = pathlib.Path(shard.source)
+  for table in shard.tables:
+    specs = [spec for _, spec in reading.leaves(table.signature)]
+    layout = packing.from_signature(specs[0]) if len(specs) == 1 else None
+    if layout is None:
+      raise ValueError(
+        f'Table {table.name!r} of {path} holds no transitions: agents that '
+        'learn from unrolls keep blocks in a queue. Export the run of an agent '
+        'with replay, such as dqn or d4pg.'
+      )
+    places: dict[int, int] = {}
+    priorities = np.empty(table.size, np.float32)
+    for item in checkpoints.read_items(path):
+      if item.table == table.name:
+        priorities[len(places)] = item.priority
+        places[item.key] = len(places)
+    yield _Table(
+      path, table.name, layout, tuple(specs[0].shape), places, priorities
+    )
 
 
 def _config(path: pathlib.Path) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def write(
   environment = _made(environment_id)
   try:
     spec = environment.spec
-    spaces = environment.observation_space, environment.action_space
+    spaces = _flat(environment.observation_space), environment.action_space
   finally:
     environment.close()
   root.mkdir(parents=True, exist_ok=True)
@@ -136,10 +136,26 @@ def _made(environment_id: str) -> Any:
     ) from e
 
 
+def _flat(space: Any) -> Any:
+  """The space of observations as replay holds them."""
+  box = isinstance(space, gymnasium.spaces.Box) and space.shape
+  return space if box else gymnasium.spaces.flatten_space(space)
+
+
 def _own_units(space: Any, actions: np.ndarray) -> np.ndarray:
   """Canonical actions in the environment's own units."""
   if isinstance(space, gymnasium.spaces.Discrete):
     return actions.astype(np.int64) + int(space.start)
+  if not np.issubdtype(space.dtype, np.floating):
+    # Numbers of combinations, whose last part varies fastest.
+    low, high = np.zeros(space.shape, int), np.ones(space.shape, int)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+      low, high = space.start, space.start + space.nvec - 1
+    elif isinstance(space, gymnasium.spaces.Box):
+      low, high = space.low.astype(int), space.high.astype(int)
+    parts = np.unravel_index(actions, (high - low + 1).ravel())
+    found = np.reshape(np.transpose(parts), (-1, *space.shape)) + low
+    return found.astype(space.dtype)
   low, high = space.low.astype(float), space.high.astype(float)
   units = (np.clip(actions, -1.0, 1.0) + 1.0) / 2.0
   # The difference of bounds may be more than a float64 holds.
@@ -150,11 +166,15 @@ def _space(space: Any) -> dict[str, Any]:
   if isinstance(space, gymnasium.spaces.Discrete):
     start, n = int(space.start), int(space.n)
     return {'type': 'Discrete', 'dtype': 'int64', 'start': start, 'n': n}
-  if not isinstance(space, gymnasium.spaces.Box):
-    raise ValueError(
-      f'{space} is neither a Box nor Discrete, and what replay holds is flat. '
-      'Export arrays: --format=arrays.'
-    )
+  if isinstance(space, gymnasium.spaces.MultiDiscrete):
+    return {
+      'type': 'MultiDiscrete',
+      'dtype': str(space.dtype),
+      'nvec': space.nvec.tolist(),
+      'start': space.start.tolist(),
+    }
+  if isinstance(space, gymnasium.spaces.MultiBinary):
+    return {'type': 'MultiBinary', 'n': space.n}
   return {
     'type': 'Box',
     'dtype': str(space.dtype),

@@ -49,14 +49,9 @@ class NStepWindow:
       ValueError: `num_envs`, `n` or `gamma` is out of range.
     """
     if num_envs < 1 or n < 1:
-      raise ValueError(
-        f'num_envs={num_envs} and n={n} must both be at least 1: a window '
-        'holds n steps of each of num_envs environments.'
-      )
+      raise ValueError(f'num_envs={num_envs} and n={n} must be at least 1.')
     if not 0 <= gamma <= 1:
-      raise ValueError(
-        f'gamma={gamma} must lie in [0, 1]: it is the discount of one step.'
-      )
+      raise ValueError(f'gamma={gamma} must lie in [0, 1].')
     self.num_envs = num_envs
     self.n = n
     self.gamma = gamma

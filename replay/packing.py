@@ -14,8 +14,6 @@ the age of a sample, in learner steps (policy lag) and in seconds.
 The column is float32. With uint8 observations (images) it is uint8, and holds
 the bytes of the other fields as float32 numbers. Discrete actions and versions
 are stored as float32 too, which holds every integer up to 2^24.
-
-TensorFlow is imported only where it is needed: an actor packs without it.
 """
 
 import dataclasses
@@ -32,20 +30,10 @@ TIME_WRAP_S = 65536
 # Difference between two machines' clocks that `age_s` tolerates, in seconds.
 _CLOCK_SKEW_S = 60
 
-# Version of the fields and their order in a layout's name: '' is 1, then '2'.
-FORMAT = ''
 _NAME = re.compile(
-  r'transition(\d*)\.(?:(float32|uint8)_(scalar|\d+(?:x\d+)*)'
-  r'\.(float32|int32)_(scalar|\d+(?:x\d+)*)|.+)'
+  r'transition\.(float32|uint8)_(scalar|\d+(?:x\d+)*)'
+  r'\.(float32|int32)_(scalar|\d+(?:x\d+)*)'
 )
-_OTHER_VERSION = (
-  'They were packed by another version of this project. Read them with that '
-  'one; to start empty with this one, move the checkpoints of replay away.'
-)
-
-
-class WrongFormat(ValueError):
-  """Another version of this project packed the transitions."""
 
 
 class Transition(NamedTuple):
@@ -109,15 +97,12 @@ def check_layout(layout: Any) -> None:
   for field in ('observation_shape', 'action_shape'):
     shape = tuple(int(size) for size in getattr(layout, field))
     if any(size < 1 for size in shape):
-      raise ValueError(
-        f'{field}={shape} has an empty axis: every size must be at least 1. '
-        'Pass the shape of one observation or action, without a batch axis.'
-      )
+      raise ValueError(f'{field}={shape} has an empty axis.')
     object.__setattr__(layout, field, shape)
   if layout.observation_dtype not in ('float32', 'uint8'):
     raise ValueError(
       f'observation_dtype={layout.observation_dtype!r} must be float32 or '
-      'uint8. Observations of other numbers travel as float32.'
+      'uint8.'
     )
 
 
@@ -182,7 +167,7 @@ class TransitionLayout:
 
     action = field('int32' if self.discrete else 'float32', self.action_shape)
     observation = field(self.observation_dtype, self.observation_shape)
-    return f'transition{FORMAT}.{observation}.{action}'
+    return f'transition.{observation}.{action}'
 
   def signature(self, *leading: int) -> Any:
     """Signature of a table whose items are packed transitions [*leading, W].
@@ -216,20 +201,13 @@ class TransitionLayout:
     if shape[len(leading) :] != self.observation_shape:
       raise ValueError(
         f'o_tm1 has shape {shape}, which does not end in the '
-        f'observation_shape {self.observation_shape} of this layout. Pack '
-        'observations of the environment that the layout was made for.'
+        f'observation_shape {self.observation_shape} of this layout.'
       )
     out = np.empty((*leading, self.width), self.dtype)
     for name, place, inner, value in zip(
       Transition._fields, self.slices, self._inner_shapes, values, strict=True
     ):
-      try:
-        value = np.broadcast_to(value, (*leading, *inner))
-      except ValueError as e:
-        raise ValueError(
-          f'{name} has shape {np.shape(value)}, but {(*leading, *inner)} '
-          'is needed: the leading shape of o_tm1, then the shape of the field.'
-        ) from e
+      value = np.broadcast_to(value, (*leading, *inner))
       value = value.reshape((*leading, math.prod(inner)))
       if name in ('o_tm1', 'o_t'):
         self.check_observation_dtype(name, value)
@@ -243,8 +221,7 @@ class TransitionLayout:
     got = np.asarray(observation).dtype
     if self.dtype == np.uint8 and got != np.uint8:
       raise ValueError(
-        f'{name} is {got}, but this layout packs uint8 observations. Keep the '
-        "pixels uint8, or make the layout with observation_dtype='float32'."
+        f'{name} is {got}, but this layout packs uint8 observations.'
       )
 
   @functools.cached_property
@@ -271,9 +248,7 @@ class TransitionLayout:
       dtype = np.dtype(getattr(packed.dtype, 'as_numpy_dtype', packed.dtype))
       raise ValueError(
         f'packed transitions are {dtype} {tuple(packed.shape)}, but this '
-        f'layout needs {self.dtype} with a last axis of {self.width} '
-        f'(observation_shape={self.observation_shape}). Writer and reader must '
-        'use the same environment.'
+        f'layout needs {self.dtype} with a last axis of {self.width}.'
       )
     if isinstance(packed, np.ndarray):
       return self._unpack_numpy(packed)
@@ -324,32 +299,18 @@ def from_signature(spec: Any) -> TransitionLayout | None:
   """The layout in the name of a table's tf.TensorSpec, as a server returns it.
 
   None if the items are not packed transitions.
-
-  Raises:
-    WrongFormat: another version packed the transitions.
   """
   match = _NAME.fullmatch(getattr(spec, 'name', None) or '')
-  if match is not None and match[1] != FORMAT:
-    raise WrongFormat(
-      f'The items {spec.name!r} are transitions of format {match[1] or 1}, but '
-      f'this version reads format {FORMAT or 1}. {_OTHER_VERSION}'
-    )
-  if match is None or match[2] is None:
-    return None
-  if not spec.shape.rank or spec.shape[-1] is None:
+  if match is None or not spec.shape.rank:
     return None
 
   def shape(text: str) -> tuple[int, ...]:
     return () if text == 'scalar' else tuple(map(int, text.split('x')))
 
-  dtype, observation, action_dtype, action = match.groups()[1:]
+  dtype, observation, action_dtype, action = match.groups()
   layout = TransitionLayout(
     shape(observation), shape(action), action_dtype == 'int32', dtype
   )
   if spec.shape[-1] != layout.width or spec.dtype != layout.dtype:
-    raise WrongFormat(
-      f'The items {spec.name!r} are {spec.dtype.name} {spec.shape.as_list()}, '
-      f'but such a transition is {layout.dtype} [{layout.width}] here. '
-      f'{_OTHER_VERSION}'
-    )
+    return None
   return layout

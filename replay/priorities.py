@@ -11,15 +11,15 @@ is away, so a thread makes it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 import logging
+import queue
 import threading
 import time
 from typing import Any
 
 import numpy as np
 import reverb
-
-from murmuration.replay import table_checks
 
 # Limit of batches that wait to be written, for each shard.
 MAX_WAITING = 16
@@ -85,11 +85,43 @@ def of_items(priorities: np.ndarray, size: int, exponent: float) -> np.ndarray:
   return (by_item**exponent).mean(axis=1) ** (1.0 / exponent)
 
 
+class Repair:
+  """Checks and repairs the priorities for a table; warns of it once."""
+
+  def __init__(self, table: str, cause: str):
+    self._table = table
+    self._cause = cause  # the likely one
+    self._said = False
+
+  def __call__(self, priorities: np.ndarray, num: int) -> np.ndarray:
+    """The `num` priorities, repaired; ValueError if they are no such."""
+    priorities = np.asarray(priorities, np.float64)
+    if priorities.shape != (num,):
+      raise ValueError(
+        f'{num} items of table {self._table!r} got priorities of shape '
+        f'{priorities.shape}. Give one for each.'
+      )
+    check(priorities)
+    priorities, repaired = repair(priorities)
+    if repaired and not self._said:
+      self._said = True
+      _logger.warning(
+        '%d of %d priorities for table %r are not finite: each becomes the '
+        'largest finite one beside it. The likely cause: %s. Said once.',
+        repaired,
+        num,
+        self._table,
+        self._cause,
+      )
+    return priorities
+
+
 class PriorityWriter:
   """Sends priorities to the shards without ever blocking the learner.
 
-  Each shard has a thread and a short queue of batches. If a shard is slow or
-  away, the oldest batch is dropped: its items keep their old priorities.
+  Each shard has a thread and a short queue of batches: while one shard is away,
+  the others get theirs. If a shard is slow or away, the oldest batch is
+  dropped: its items keep their old priorities.
 
   Attributes:
     dropped: priorities given up.
@@ -101,149 +133,93 @@ class PriorityWriter:
     `clients` are those of the shards, in the order of `Sample.shards`; each
     shard has a table of this name.
     """
-    if not clients:
-      raise ValueError('clients is empty: pass the client of each shard.')
-    self._said = False
+    self.dropped = 0
+    self._lock = threading.Lock()
     self._table = table
-    self._shards = [_Shard(client, table) for client in clients]
-
-  @property
-  def dropped(self) -> int:
-    return sum(shard.dropped for shard in self._shards)
+    self._repair = Repair(
+      table,
+      'TD errors overflow, as parameters or rewards are too large. Lower the '
+      'learning rate, or scale the rewards',
+    )
+    self._clients = list(clients)
+    self._queues: list[queue.Queue] = [queue.Queue() for _ in clients]
+    self._away = [False] * len(clients)  # where drops were already logged
+    self._closed = False
+    # Daemon threads, because nothing can end one while its server is away.
+    self._threads = [
+      threading.Thread(
+        target=self._run, args=(i,), name='replay-priorities', daemon=True
+      )
+      for i in range(len(clients))
+    ]
+    for thread in self._threads:
+      thread.start()
 
   def update(self, sample: Any, priorities: np.ndarray) -> None:
     """Queues new priorities, float [N], for the items of a `sampler.Sample`.
 
     Raises:
-      ValueError: a priority is negative, the number of priorities is not that
-        of the keys, or an earlier update found no such table.
+      ValueError: a priority is negative, or there is not one for each key.
     """
-    priorities = np.asarray(priorities, np.float64)
-    if priorities.shape != np.shape(sample.keys):
-      raise ValueError(
-        f'priorities have shape {priorities.shape}, but the sample has '
-        f'{np.shape(sample.keys)} keys. Pass one priority for each item.'
-      )
-    check(priorities)
-    priorities, repaired = repair(priorities)
-    if repaired and not self._said:
-      self._said = True
-      _logger.warning(
-        '%d of %d new priorities for table %r are not finite: each becomes '
-        'the largest finite one of its batch. The likely cause: TD errors '
-        'overflow, as parameters or rewards are too large. Lower the learning '
-        'rate, or scale the rewards. Said once.',
-        repaired,
-        len(priorities),
-        self._table,
-      )
-    if len(self._shards) == 1:
-      self._shards[0].put(sample.keys, priorities)
-      return
-    for index, shard in enumerate(self._shards):
+    priorities = self._repair(priorities, len(sample.keys))
+    for index, waiting in enumerate(self._queues):
       own = sample.shards == index
-      if own.any():
-        shard.put(sample.keys[own], priorities[own])
+      if not own.any():
+        continue
+      if waiting.qsize() >= MAX_WAITING:
+        with contextlib.suppress(queue.Empty):  # its thread was faster
+          keys, _ = waiting.get_nowait()
+          self._drop(index, len(keys), 'is slow or away')
+          waiting.task_done()
+      waiting.put((sample.keys[own], priorities[own]))
 
   def flush(self, timeout_s: float = 10.0) -> bool:
     """Waits until all batches are written; False after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
-    return all(shard.flush(deadline) for shard in self._shards)
+    for waiting in self._queues:
+      with waiting.all_tasks_done:
+        while waiting.unfinished_tasks:
+          left_s = deadline - time.monotonic()
+          if left_s <= 0:
+            return False
+          waiting.all_tasks_done.wait(left_s)
+    return True
 
   def close(self) -> None:
     """Ends the threads; what is not written is lost, uncounted. See `flush`."""
-    for shard in self._shards:
-      shard.close()
+    self._closed = True
+    for waiting in self._queues:
+      waiting.put(((), ()))  # wakes its thread
+    for thread in self._threads:
+      thread.join(timeout=1.0)
 
-
-class _Shard:
-  """Thread and queue of one shard."""
-
-  def __init__(self, client: reverb.Client, table: str):
-    self.dropped = 0
-    self._client = client
-    self._table = table
-    self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
-    self._changed = threading.Condition()
-    self._busy = False
-    self._closed = False
-    self._away = False
-    self._error: ValueError | None = None
-    # A daemon thread, because nothing can end it while its server is away.
-    self._thread = threading.Thread(
-      target=self._run, name='replay-priorities', daemon=True
-    )
-    self._thread.start()
-
-  def put(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-    with self._changed:
-      if self._error is not None:
-        raise self._error
-      if self._closed:
-        raise ValueError('This PriorityWriter is closed. Make another one.')
-      self._waiting.append((keys, priorities))
-      if len(self._waiting) > MAX_WAITING:
-        self._drop(len(self._waiting.pop(0)[0]), 'is slow or away')
-      self._changed.notify_all()
-
-  def flush(self, deadline: float) -> bool:
-    with self._changed:
-      return self._changed.wait_for(
-        lambda: not (self._waiting or self._busy),
-        max(0.0, deadline - time.monotonic()),
-      )
-
-  def close(self) -> None:
-    with self._changed:
-      self._closed = True
-      self._waiting.clear()
-      self._changed.notify_all()
-    self._thread.join(timeout=1.0)
-
-  def _run(self) -> None:
+  def _run(self, index: int) -> None:
+    waiting, client = self._queues[index], self._clients[index]
     while True:
-      with self._changed:
-        self._changed.wait_for(lambda: self._waiting or self._closed)
-        if self._closed:
-          return
-        keys, priorities = self._waiting.pop(0)
-        self._busy = True
+      keys, priorities = waiting.get()
+      if self._closed:
+        return
       try:
-        self._client._client.MutatePriorities(
+        client._client.MutatePriorities(
           self._table, list(zip(keys.tolist(), priorities.tolist())), []
         )
-        reason = None
-      except Exception as e:
-        reason = str(e)
-      with self._changed:
-        self._busy = False
-        if reason is None:
-          # One that is only slow is said once, not after each batch.
-          self._away = self._away and bool(self._waiting)
-        elif not self._closed:
-          self._drop(len(keys), f'failed ({reason})')
-        self._changed.notify_all()
-      if reason is not None:
-        self._look()
+        # One that is only slow is said once, not after each batch.
+        self._away[index] = self._away[index] and waiting.qsize() > 0
+      except Exception as e:  # Reverb's errors have no common class
+        if not self._closed:
+          self._drop(index, len(keys), f'failed ({e})')
+      waiting.task_done()
 
-  def _drop(self, num: int, why: str) -> None:
-    self.dropped += num
-    if not self._away:
-      self._away = True
-      _logger.warning(
-        'Priorities for table %r at %s are dropped: the server %s. Its items '
-        'keep the priorities they have.',
-        self._table,
-        self._client.server_address,
-        why,
-      )
-
-  def _look(self) -> None:
-    """After a failure, keeps the error if the table does not exist."""
-    try:
-      tables = table_checks.tables(self._client)
-      table_checks.named(self._client, tables, self._table)
-    except ConnectionError:
-      return  # The server is away: the next call waits for it.
-    except ValueError as e:
-      self._error = e
+  def _drop(self, index: int, num: int, why: str) -> None:
+    with self._lock:
+      self.dropped += num
+      if self._away[index]:
+        return
+      self._away[index] = True
+    _logger.warning(
+      'Priorities for table %r at %s are dropped: the server %s. Its items '
+      'keep the priorities they have.',
+      self._table,
+      self._clients[index].server_address,
+      why,
+    )

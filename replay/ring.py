@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from murmuration.replay import priorities as priorities_lib
-from murmuration.replay import shards
+from murmuration.replay import sampler
 
 _BRANCHES = 32  # of the tree of weights
 
@@ -134,7 +134,7 @@ class Ring:
   def close(self) -> None:
     """Does nothing."""
 
-  def __next__(self) -> shards.Sample:
+  def __next__(self) -> sampler.Sample:
     """Draws a sample, with replacement."""
     import tensorflow as tf  # a ring is made before TensorFlow is set up
 
@@ -150,7 +150,7 @@ class Ring:
     keys = places + (self._count - 1 - places) // len(self._rows) * len(
       self._rows
     )
-    return shards.Sample(
+    return sampler.Sample(
       data=tf.constant(self._rows[places]),
       keys=keys.astype(np.uint64),
       probabilities=probabilities.astype(np.float32),
@@ -159,7 +159,7 @@ class Ring:
       times_sampled=self._sampled[places],
     )
 
-  def give_back(self, sample: shards.Sample, priorities: np.ndarray) -> None:
+  def give_back(self, sample: sampler.Sample, priorities: np.ndarray) -> None:
     """Sets new priorities [N] of a sample's items; NaN leaves the old one."""
     known = ~np.isnan(priorities)
     found, _ = priorities_lib.repair(np.asarray(priorities, float)[known])

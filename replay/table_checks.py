@@ -10,8 +10,6 @@ from typing import Any
 import reverb
 import tensorflow as tf
 
-from murmuration.replay import packing
-
 
 @dataclasses.dataclass(frozen=True)
 class Limiter:
@@ -26,17 +24,20 @@ class Limiter:
   min_size_to_sample: int
   min_diff: float
   max_diff: float
-  inserts: int
-  samples: int
+  inserts: int = 0
+  samples: int = 0
 
   @property
   def unlimited(self) -> bool:
     """Whether the limiter enforces only the minimum size."""
-    return unlimited(self)
+    # MinSize sets these to the largest and smallest float.
+    return self.max_diff - self.min_diff > 1e300
 
   @property
   def is_queue(self) -> bool:
-    return is_queue(self)
+    """Whether it is the limiter of Reverb's queue or stack."""
+    found = self.samples_per_insert, self.min_size_to_sample, self.min_diff
+    return found == (1, 1, 0)
 
   @property
   def cursor(self) -> float:
@@ -56,29 +57,8 @@ class Limiter:
     return size < self.min_size_to_sample or self.cursor - 1 < self.min_diff
 
 
-def unlimited(limiter: Any) -> bool:
-  """Whether a limiter holds no ratio, only a minimum size."""
-  # MinSize sets these to the largest and smallest float.
-  return limiter.max_diff - limiter.min_diff > 1e300
-
-
-def is_queue(limiter: Any) -> bool:
-  """Whether a limiter is the one of Reverb's queue or stack."""
-  return (
-    limiter.samples_per_insert == 1
-    and limiter.min_size_to_sample == 1
-    and limiter.min_diff == 0
-  )
-
-
-def live_limiter(info: Any) -> Limiter:
-  """The rate limiter of a table, from the table's `server_info`."""
-  limits = info.rate_limiter_info
-  inserts, samples = limits.insert_stats, limits.sample_stats
-  return limiter_of(limits, inserts.completed, samples.completed)
-
-
-def limiter_of(limits: Any, inserts: int, samples: int) -> Limiter:
+def limiter_of(limits: Any, inserts: int = 0, samples: int = 0) -> Limiter:
+  """From the limits in a table's `rate_limiter_info` or its checkpoint."""
   return Limiter(
     limits.samples_per_insert,
     limits.min_size_to_sample,
@@ -87,6 +67,13 @@ def limiter_of(limits: Any, inserts: int, samples: int) -> Limiter:
     inserts,
     samples,
   )
+
+
+def live_limiter(info: Any) -> Limiter:
+  """The rate limiter of a table, from the table's `server_info`."""
+  limits = info.rate_limiter_info
+  inserts, samples = limits.insert_stats, limits.sample_stats
+  return limiter_of(limits, inserts.completed, samples.completed)
 
 
 def tables(
@@ -106,37 +93,21 @@ def tables(
     ConnectionError: the server does not answer, or should_stop() is true.
   """
   deadline = time.monotonic() + timeout_s
+  where = f'the Reverb server at {client.server_address}'
   while True:
     try:
       return client.server_info(timeout=1)
     except (RuntimeError, reverb.errors.DeadlineExceededError) as e:
-      address = client.server_address
       if should_stop():
         raise ConnectionError(
-          f'The wait for the Reverb server at {address} was ended: the run is '
-          'stopping.'
+          f'The run stops while it waits for {where}.'
         ) from e
       if time.monotonic() + 1 > deadline:
         raise ConnectionError(
-          f'The Reverb server at {address} did not answer within {timeout_s:g} '
-          's. Start it first, or correct the address.'
+          f'T{where[1:]} did not answer within {timeout_s:g} s.'
         ) from e
-      say(f'the Reverb server at {address} does not answer')
+      say(f'{where} does not answer')
       time.sleep(0.1)
-
-
-def named(client: reverb.Client, tables: dict[str, Any], table: str) -> Any:
-  """One of a server's `tables`.
-
-  Raises:
-    ValueError: there is no such table.
-  """
-  if table not in tables:
-    raise ValueError(
-      f'The Reverb server at {client.server_address} has no table {table!r}, '
-      f'only {", ".join(sorted(tables)) or "none"}. Use one of these.'
-    )
-  return tables[table]
 
 
 def signature(
@@ -145,7 +116,6 @@ def signature(
   """The signature of a table, checked against the wanted one.
 
   Args:
-    client, table: the table to ask for.
     wanted: (nested) tf.TensorSpec of the items to write or read, or None.
     *patience: further arguments of `tables`.
 
@@ -154,30 +124,32 @@ def signature(
     ValueError: the table does not exist, holds other items, or has no signature
       although `wanted` is None.
   """
-  address = client.server_address
-  held = named(client, tables(client, *patience), table).signature
+  where = f'table {table!r} at {client.server_address}'
+  there = tables(client, *patience)
+  if table not in there:
+    raise ValueError(f'There is no {where}, only {", ".join(sorted(there))}.')
+  held = there[table].signature
   if held is None and wanted is None:
-    raise ValueError(
-      f'Table {table!r} at {address} has no signature. Give the table one, or '
-      'pass signature=.'
-    )
+    raise ValueError(f'The {where} has no signature: pass signature=.')
   if held is None or wanted is None:
     return held if wanted is None else wanted
   theirs, ours = tf.nest.flatten(held), tf.nest.flatten(wanted)
-  fits = len(theirs) == len(ours) and all(
-    spec.is_compatible_with(other) for spec, other in zip(theirs, ours)
-  )
-  if fits:
-    # Two different layouts may have the same width.
-    layouts = [packing.from_signature(specs[0]) for specs in (theirs, ours)]
-    fits = None in layouts or layouts[0] == layouts[1]
-  if not fits:
+  if len(theirs) != len(ours) or not all(
+    spec.is_compatible_with(other) and _layout(spec) == _layout(other)
+    for spec, other in zip(theirs, ours)
+  ):
     raise ValueError(
-      f'Table {table!r} at {address} holds {held}, but {wanted} is written or '
-      'read here. Make table, writer and sampler for the same environment, '
-      'layout and number of members.'
+      f'The {where} holds {held}, but {wanted} is written or read here. Make '
+      'table, writer and sampler for the same environment, layout and number '
+      'of members.'
     )
   return wanted
+
+
+def _layout(spec: Any) -> str | None:
+  """Name of a transition's layout: two layouts may have the same width."""
+  name = spec.name or ''
+  return name if name.startswith('transition') else None
 
 
 def now(client: reverb.Client, table: str) -> Any:
@@ -193,38 +165,22 @@ def lets_through(info: Any) -> bool:
   return not live_limiter(info).samples_wait(info.current_size)
 
 
-def why_starved(table: str, address: str, info: Any) -> str:
-  """Explains in a sentence why a table that answers gives no samples."""
-  limiter, size = live_limiter(info), info.current_size
-  words = f'Waiting for table {table!r} at {address}: it holds {size:,} items'
-  if size < limiter.min_size_to_sample:
-    return f'{words} and gives samples from {limiter.min_size_to_sample:,} on.'
-  if limiter.samples_wait(size):
-    return (
-      f'{words}, but sampling is {-limiter.behind:,.0f} samples ahead of '
-      f'{limiter.samples_per_insert:g} per insert. The learner waits for '
-      'writers.'
-    )
-  return f'{words}, and its limiter lets samples through.'
-
-
-def why_blocked(client: reverb.Client, table: str, waited_s: float) -> str:
-  """Explains why a table took no item for `waited_s`, from its state now."""
-  address = client.server_address
-  info = now(client, table)
+def why(table: str, address: str, info: Any) -> str:
+  """Says in a sentence who waits for whom at a table, from its `now`."""
   if info is None:
-    return (
-      f'No item reached table {table!r} within {waited_s:.3g} s: the Reverb '
-      f'server at {address} does not answer, or no longer has that table. Look '
-      'into the log of the node that has it: replay, or the learner.'
-    )
-  limiter = live_limiter(info)
+    return f'Waiting for table {table!r} at {address}: it does not answer.'
+  limiter, size = live_limiter(info), info.current_size
+  if size < limiter.min_size_to_sample:
+    state = f'gives samples from {limiter.min_size_to_sample:,} on'
+  elif limiter.samples_wait(size):
+    state = 'samples wait for inserts'
+  elif limiter.inserts_wait(size):
+    state = 'inserts wait for samples'
+  else:
+    state = 'its limiter lets both through'
   return (
-    f'Table {table!r} at {address} took no item for {waited_s:.3g} s: its rate '
-    f'limiter (samples_per_insert={limiter.samples_per_insert:g}, '
-    f'min_size={limiter.min_size_to_sample}, min_diff={limiter.min_diff:g}, '
-    f'max_diff={limiter.max_diff:g}) blocks inserts at size '
-    f'{info.current_size} of {info.max_size}, after {limiter.inserts} inserts '
-    f'and {limiter.samples} samples. Sample from it, or raise the error buffer '
-    'or the size of the table.'
+    f'Waiting for table {table!r} at {address}: it holds {size:,} of '
+    f'{info.max_size:,} items, after {limiter.inserts:,} inserts and '
+    f'{limiter.samples:,} samples (samples_per_insert='
+    f'{limiter.samples_per_insert:g}): {state}.'
   )

@@ -275,7 +275,7 @@ class ItemWriter:
       if now - start < _PATIENCE_S:
         continue
       self._look(now, deadline)
-      why = table_checks.why_blocked(self._client, self._table, now - start)
+      why = self._why()
       self._options.say(why)
       if now - start >= say_after_s:
         say_after_s *= 2
@@ -354,9 +354,11 @@ class ItemWriter:
     return True
 
   def _blocked(self, waited_s: float) -> WriteBlocked:
-    return WriteBlocked(
-      table_checks.why_blocked(self._client, self._table, waited_s)
-    )
+    return WriteBlocked(f'No item was taken in {waited_s:.3g} s. {self._why()}')
+
+  def _why(self) -> str:
+    info = table_checks.now(self._client, self._table)
+    return table_checks.why(self._table, self._client.server_address, info)
 
 
 def _is_timeout(error: RuntimeError) -> bool:

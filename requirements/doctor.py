@@ -1,138 +1,52 @@
-"""Says what is wrong with the environment, and what mends it.
-
-    make doctor
-
-Standard library only, any Python 3.6 or newer: it has to run where nothing
-else does. Exit code 0 when all is well, 1 when something is wrong.
-"""
+"""Says what is wrong with the environment that runs it, and what mends it."""
 
 import argparse
-from importlib import machinery
-import json
+import importlib
+import importlib.metadata
 import os
-import pkgutil
+import pathlib
 import platform
-import shutil
-import subprocess
+import re
 import sys
 
-import environment as environment_lib
-import machine
+from murmuration.replay import isolation
 
-REBUILD = 'make distclean environment'
-
-# What is named in a bug report, of all that is locked.
-SHOWN = """
-tensorflow-cpu dm-reverb dm-launchpad-nightly dm-acme dm-sonnet gymnasium numpy
-protobuf
-""".split()
-
-VERSIONS = """
-import importlib.metadata, json, re
-print(json.dumps({
-    re.sub('[-_.]+', '-', d.metadata['Name']).lower(): d.version
-    for d in reversed([*importlib.metadata.distributions()])  # the first wins
-    if d.metadata['Name']}))
-"""
+ROOT = pathlib.Path(os.path.abspath(__file__)).parents[1]
+IMPORTS = (
+  'numpy tensorflow reverb launchpad acme gymnasium Box2D mujoco ale_py cv2'
+)
 
 
-def shell_problems(environ, environment):
-  """Yields (problem, fix) of the shell's variables."""
-  sites = [e.site for e in (environment, environment.stack) if e and e.site]
-  ours = [os.path.realpath(path) for path in (environment_lib.ROOT, *sites)]
-  for path in environ.get('PYTHONPATH', '').split(os.pathsep):
-    if not os.path.exists(path) or os.path.realpath(path) in ours:
-      continue  # hides nothing
-    there = [module.name for module in pkgutil.iter_modules([path])]
-    found = [(n, machinery.PathFinder.find_spec(n, ours)) for n in there]
-    hidden = [name for name, spec in found if spec and spec.loader]
-    if hidden:
-      yield f'PYTHONPATH={path} hides {", ".join(hidden)}', 'unset PYTHONPATH'
-  if environ.get('PYTHONHOME'):
-    what = f'PYTHONHOME={environ["PYTHONHOME"]} hides locked packages'
-    yield what, 'unset PYTHONHOME'
-
-
-def package_problems(locked, installed):
-  """Yields (problem, fix) of versions that differ from the locked ones."""
-  if 'dm-launchpad' in installed:
-    yield 'dm-launchpad is installed over ' + environment_lib.LAUNCHPAD, REBUILD
-  for name in sorted(locked):
-    found = installed.get(name, 'nothing')
-    if locked[name] != found:
-      yield f'{name}: {found} is installed; {locked[name]} is locked', REBUILD
-
-
-def examine(environment):
-  """Prints what there is; yields (problem, fix)."""
-  memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  free = shutil.disk_usage(environment.root).free
-  print(f'system      {platform.platform()}')
-  print(
-    f'machine     {os.cpu_count()} cores, {memory / 1e9:.1f} GB of memory, '
-    f'{free / 1e9:.0f} GB of disk free'
-  )
-  yield from shell_problems(os.environ, environment)
-  try:
-    python = machine.find(environment.series, environment.python)
-    print(f'python      {python}')
-    state = environment.needed()
-  except machine.SetupError as e:
-    yield str(e), 'as it says'
-    return
-  if state != 'nothing':
-    yield f'{environment.directory}: {state} is to be done', 'make environment'
-  if not environment.bin.exists():
-    return
-  command = [environment.bin, '-I', '-c', VERSIONS]
-  try:
-    installed = json.loads(subprocess.check_output(command).decode())
-  except (OSError, ValueError, subprocess.CalledProcessError):
-    yield f'{environment.bin} does not run, or cannot list packages', REBUILD
-    return
-  print(f'packages    {environment.directory}')
-  for name in SHOWN:
-    print(f'  {name:24s} {installed.get(name, "not installed")}')
-  pins = environment_lib.read_pins((environment.stack or environment).pins)
-  pins.update(environment_lib.read_pins(environment.pins))
-  locked = {n: text.split('==')[1].split()[0] for n, text in pins.items()}
-  yield from package_problems(locked, installed)
-  print('imports     all of them, one after the other ...', flush=True)
-  why = environment_lib.broken(environment)
-  if why:
-    yield f'not all can be imported:\n{why}', REBUILD
-
-
-def main():
-  parser = argparse.ArgumentParser(description='Says what is wrong.')
-  parser.add_argument('name', nargs='?', default='', choices=('', 'extras'))
-  parser.add_argument('--python', default='', help='as for environment.py')
-  args = parser.parse_args()
-  print(f'network     {network_of_runs()}')
-  environment = environment_lib.Environment(args.name, args.python)
-  problems = list(examine(environment))
-  if not problems:
-    print('Nothing is wrong.')
-    return 0
-  print(f'\n{len(problems)} found:')
-  # Without it `make` would build the environment of another Python.
-  ending = f' PYTHON={args.python}' if args.python else ''
-  for what, fix in problems:
-    if fix.startswith('make '):
-      fix = fix.replace('environment', args.name or 'environment') + ending
-    print(f'- {what}\n  fix: {fix}')
-  return 1
-
-
-def network_of_runs():
-  """Whether runs get a private network on this machine, in one line."""
-  sys.path.append(str(environment_lib.ROOT))
-  try:
-    from murmuration.replay import isolation
-  except (ImportError, SyntaxError):  # no Linux, or a Python before 3.7
-    return 'no private network here'
-  return isolation.found()
+def problems():
+  """Yields what is wrong, and what mends it."""
+  for path in ROOT.glob('requirements/*.txt'):
+    if path.stem != 'lock' and f'.venv-{path.stem}' not in sys.prefix:
+      continue
+    for name, version in re.findall(
+      r'^([\w.-]+)==(\S+)', path.read_text(), re.M
+    ):
+      found = {
+        one.version for one in importlib.metadata.distributions(name=name)
+      }
+      if found != {version}:
+        yield f'{name} {version} is locked, {found} installed: make distclean'
+  for name in IMPORTS.split():
+    print(f'imports  {name}', flush=True)  # the last one if it crashes
+    try:
+      file = os.path.realpath(str(importlib.import_module(name).__file__))
+    except Exception as e:
+      yield f'{name} cannot be imported ({e!r}): make distclean'
+      continue
+    if not any(os.path.realpath(p) in file for p in (ROOT, sys.prefix)):
+      yield f'{name} is imported from {file}: unset PYTHONPATH'
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  argparse.ArgumentParser(description=__doc__).parse_args()
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  print(f'system   {platform.platform()}, {os.cpu_count()} cores')
+  print(f'python   {platform.python_version()} in {sys.prefix}')
+  print(f'network  {isolation.found()}')
+  found = list(problems())
+  print('\n'.join(found) or 'Nothing is wrong.')
+  sys.exit(bool(found))

@@ -14,6 +14,7 @@ from murmuration.run_records import run_directory
 _RETURN = 'return_mean'
 _STEPS = 'actor_steps'
 _MEMBERS = 'member_returns'
+_WHOLE = 0.9  # least part of the budget at the last evaluation of a whole run
 _CHOOSE = 0.4  # share of an evaluation's episodes that chooses a member
 
 
@@ -142,6 +143,11 @@ def num_members(rows: Sequence[Mapping[str, Any]]) -> int:
     if steps_per_member(row) > 0:
       return max(1, round(row['actor_steps'] / steps_per_member(row)))
   return 1
+
+
+def whole(curve: Curve, budget: float) -> bool:
+  """Whether the last evaluation came near the end of the budget."""
+  return bool(len(curve.steps) and curve.steps[-1] >= _WHOLE * budget)
 
 
 def threshold(environment: str | None) -> float | None:

@@ -1,18 +1,13 @@
-"""Files in two generations, which survive a kill and a power cut.
+"""Files that survive a kill and a power cut.
 
-    durable.write(path, save)        the previous file becomes path.older
-    durable.read(path, load)         the newest generation that is intact
+durable.replace(path, save)      a reader sees the old file or the new one
+durable.write(path, save)        so, and the old one becomes path.older
+durable.read(path, load)         the newest generation that is intact
 
-    DIRECTORY/
-      learner-0.npz            the newest generation
-      learner-0.npz.older      the one before
-      learner-0.npz.broken     one that could not be read, put aside
-      learner-0.npz.unsaved    why the last write failed; goes with the next
-      .written/                an empty file for each name ever written
-      .learner-0.npz.PID.TID   being written, or left by a killed writer
-
-`.written/` distinguishes a lost file from one that was never written. Checksums
-are part of the file format: `load` raises if they do not match.
+learner-0.npz            the newest generation
+learner-0.npz.older      the one before
+learner-0.npz.unsaved    why the last write failed; the next one removes it
+.learner-0.npz.PID.TID   being written, or left by a killed writer
 """
 
 from __future__ import annotations
@@ -23,20 +18,14 @@ import logging
 import os
 import pathlib
 import re
-import shutil
 import threading
 from typing import Any, BinaryIO, TypeVar
 
-WRITTEN = '.written'
 UNSAVED = '.unsaved'
 
 _logger = logging.getLogger(__name__)
 _PARTIAL = re.compile(r'\.(?P<name>.+)\.(?P<pid>\d+)\.\w+')
 _T = TypeVar('_T')
-# Files that this process has noted in `.written/` and cleared of leftovers.
-_written: set[pathlib.Path] = set()
-# Files whose newest generation this process has synced to disk.
-_on_disk: set[pathlib.Path] = set()
 
 
 class Broken(ValueError):
@@ -49,16 +38,19 @@ def older(path: pathlib.Path) -> pathlib.Path:
 
 
 def unsaved(path: pathlib.Path) -> pathlib.Path:
-  """The path of the mark that the newest generation could not be written."""
+  """The path of the mark that the last write failed."""
   return path.with_name(f'{path.name}{UNSAVED}')
 
 
 def replace(
   path: pathlib.Path, save: Callable[[BinaryIO], Any], sync: bool = True
 ) -> None:
-  """Writes a file atomically: a reader sees the old one or the new one.
+  """Writes a file atomically.
 
-  `save` writes its content. With `sync`, waits until it is on disk.
+  Args:
+    path: of the file.
+    save: writes its content.
+    sync: whether to wait until it is on disk.
   """
   # With the thread's id, as nodes of local_mt share the process.
   partial = path.with_name(
@@ -80,26 +72,23 @@ def replace(
 def write(
   path: pathlib.Path, save: Callable[[BinaryIO], Any], sync: bool = True
 ) -> None:
-  """Writes the newest generation of a file.
+  """Writes the newest generation of a file; one process at a time writes it.
 
-  Args:
-    path: of the file; one process at a time writes it.
-    save: writes its content.
-    sync: whether to sync it to disk and keep the replaced file as the older
-      generation. Otherwise the older one stays, and the new one survives a
-      kill but maybe not a power cut.
+  Without `sync` the new file survives a kill but maybe not a power cut, and the
+  older generation stays as it is.
 
   Raises:
     OSError: as from a full disk. `unsaved(path)`, where it can be made, says so
-      until a write is done.
+      until a write succeeds.
   """
   try:
-    _write(path, save, sync)
+    sweep(path.parent, path.name)
+    if sync:
+      _keep(path)
+    replace(path, save, sync)
   except OSError as e:
-    # An empty file finds room on a disk whose blocks are full: whoever looks at
-    # the run from outside learns of it, also if nobody reads this process's
-    # log. Without inodes, over a quota, or read-only, it takes no mark either.
-    with contextlib.suppress(OSError), open(unsaved(path), 'x') as file:
+    # A disk whose blocks are full mostly has room for an empty file.
+    with contextlib.suppress(OSError), open(unsaved(path), 'w') as file:
       file.write(e.strerror or str(e))
     raise
   unsaved(path).unlink(missing_ok=True)
@@ -117,19 +106,17 @@ def read(
   Args:
     path: of the file.
     load: reads one generation; raises if its content is damaged.
-    repair: whether to put a broken newest generation aside, so that the next
-      write keeps the intact one. Only for the process that writes the file.
+    repair: whether to make the older generation the newest one if that is
+      damaged. Only for the process that writes the file.
     say: called with a message if the result is not the newest generation.
 
   Returns:
-    The result of `load`; None if the file was never written.
+    The result of `load`; None if there is no file.
 
   Raises:
-    Broken: the file was written, but no generation can be read.
+    Broken: there is a file, but no generation can be read.
   """
   reasons = []
-  # Before it is looked for: its first generation may be written meanwhile.
-  written = (path.parent / WRITTEN / path.name).exists()
   for candidate in (path, older(path)):
     try:
       value = load(candidate)
@@ -137,7 +124,8 @@ def read(
       reasons.append(f'{candidate.name} is missing')
       continue
     except Exception as e:  # damaged data may raise anything
-      reasons.append(f'{candidate.name} is broken ({_gist(e)})')
+      gist = f'{type(e).__name__}: {e}'.partition('\n')[0][:120]
+      reasons.append(f'{candidate.name} is broken ({gist})')
       continue
     if reasons:
       say(
@@ -145,93 +133,34 @@ def read(
         'generation before it.'
       )
       if repair:
-        _put_aside(path)
         os.replace(candidate, path)
         _sync(path.parent)
     return value
-  gone = all(reason.endswith('is missing') for reason in reasons)
-  if gone and not written:
+  if all(reason.endswith('is missing') for reason in reasons):
     return None
   raise Broken(
-    f'{path.parent} cannot be gone on from: {" and ".join(reasons)}, though '
-    'this run has saved it. Put the file back from a copy, or start a new run.'
+    f'{path.parent} cannot be gone on from: {" and ".join(reasons)}. Put the '
+    'file back from a copy, or start a new run.'
   )
-
-
-def put_aside(path: pathlib.Path) -> None:
-  """Puts all generations of a file aside, as if it had never been written."""
-  for generation in (path, older(path)):
-    _put_aside(generation)
-  (path.parent / WRITTEN / path.name).unlink(missing_ok=True)
-  _written.discard(path)
-  _on_disk.discard(path)
-
-
-def saved(directory: pathlib.Path) -> list[str]:
-  """The sorted names of all files ever written to a directory."""
-  return sorted(path.name for path in (directory / WRITTEN).glob('*'))
 
 
 def sweep(directory: pathlib.Path, name: str = '*') -> None:
   """Removes files that dead writers left unfinished: of `name`, or all."""
   for left in directory.glob(f'.{name}.*'):
     match = _PARTIAL.fullmatch(left.name)
-    if match is None or _lives(int(match['pid'])):
-      continue
-    if left.is_dir():
-      shutil.rmtree(left, ignore_errors=True)
-    else:
+    if match is not None and not _lives(int(match['pid'])):
       left.unlink(missing_ok=True)
 
 
-def _write(
-  path: pathlib.Path, save: Callable[[BinaryIO], Any], sync: bool
-) -> None:
-  if path not in _written:
-    sweep(path.parent, path.name)
-  if sync:
-    _keep(path)
-  _on_disk.discard(path)
-  replace(path, save, sync)
-  if sync:
-    _on_disk.add(path)
-  if path not in _written:
-    # After the file is written: a noted name without a file counts as lost.
-    _note(path)
-    _written.add(path)
-
-
 def _keep(path: pathlib.Path) -> None:
-  """Makes the newest generation the older one too, by a link or a copy."""
+  """Makes the newest generation the older one too, by a link."""
   second = path.with_name(f'.{path.name}.{os.getpid()}.older')
-  try:
-    if path not in _on_disk:
-      _sync(path)  # it may have been written without `sync`
+  # There may be no generation yet, or no links on this file system.
+  with contextlib.suppress(OSError):
+    _sync(path)  # it may have been written without `sync`
     second.unlink(missing_ok=True)
-    try:
-      os.link(path, second)
-    except FileNotFoundError:
-      raise
-    except OSError:  # the file system has no hard links
-      shutil.copyfile(path, second)
-      _sync(second)
+    os.link(path, second)
     os.replace(second, older(path))
-  except FileNotFoundError:
-    pass  # there is no generation yet
-  finally:
-    second.unlink(missing_ok=True)
-
-
-def _put_aside(path: pathlib.Path) -> None:
-  with contextlib.suppress(FileNotFoundError):
-    os.replace(path, path.with_name(f'{path.name}.broken'))
-
-
-def _note(path: pathlib.Path) -> None:
-  directory = path.parent / WRITTEN
-  directory.mkdir(exist_ok=True)
-  (directory / path.name).touch()
-  _sync(directory)
 
 
 def _sync(path: pathlib.Path) -> None:
@@ -252,7 +181,3 @@ def _lives(pid: int) -> bool:
   except (OverflowError, PermissionError):
     return True
   return True
-
-
-def _gist(error: Exception) -> str:
-  return f'{type(error).__name__}: {error}'.partition('\n')[0][:120]

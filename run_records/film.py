@@ -34,8 +34,7 @@ def record(
   """
   check(path)
   path = pathlib.Path(path)
-  # Of an episode that breaks off, nothing stays and nothing is lost; and what
-  # makes the frames may change the working directory.
+  # What makes the frames may change the working directory.
   whole = path.resolve()
   part = whole.with_name(f'{path.stem}.part{path.suffix}')
   checked = _checked(frames)
@@ -51,6 +50,21 @@ def record(
   return path
 
 
+def check(path: str | os.PathLike[str]) -> None:
+  """Checks that a video can be written to the path; writes nothing.
+
+  Raises:
+    ValueError: the ending is not .gif or .mp4.
+    OSError: something is in the way, or the user may not write there.
+  """
+  path = pathlib.Path(path)
+  if path.suffix.lower() not in ('.gif', '.mp4'):
+    raise ValueError(f'{path} has to end in .gif or .mp4.')
+  there = next(p for p in path.resolve().parents if p.exists())
+  if path.is_dir() or not there.is_dir() or not os.access(there, os.W_OK):
+    raise OSError(f'{path} cannot be written.')
+
+
 def _write_gif(
   frames: Iterator[np.ndarray], path: pathlib.Path, fps: float
 ) -> None:
@@ -60,10 +74,7 @@ def _write_gif(
   are skipped to keep the speed.
   """
   skip = max(1, math.ceil(fps / 50.0))
-  shown = (
-    _picture(_shrunk(frame))
-    for frame in itertools.islice(frames, 0, None, skip)
-  )
+  shown = map(_picture, itertools.islice(frames, 0, None, skip))
   # Pillow merges equal frames and adds up their durations.
   next(shown).save(
     path,
@@ -74,6 +85,15 @@ def _write_gif(
     # Pillow rounds down.
     duration=10 * max(2, round(100.0 * skip / fps)),
     loop=0,
+  )
+
+
+def _picture(frame: np.ndarray) -> Image.Image:
+  # Takes the mean of each block, as single pixels would flicker.
+  image = Image.fromarray(frame).reduce(-(-frame.shape[1] // _MAX_WIDTH))
+  # One palette per frame: a flame or an explosion brings new colours.
+  return image.quantize(
+    256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
   )
 
 
@@ -92,67 +112,19 @@ def _write_mp4(
   writer.release()
 
 
-def check(path: str | os.PathLike[str]) -> None:
-  """Checks that a video can be written to the path; writes nothing.
-
-  Raises:
-    ValueError: the ending is not .gif or .mp4.
-    OSError: a directory has this name, or the user may not write there.
-  """
-  path = pathlib.Path(path)
-  ending = path.suffix.lower()
-  if ending not in ('.gif', '.mp4'):
-    raise ValueError(
-      f'{path} ends in {ending!r}; a video ends in .gif or .mp4.'
-    )
-  there = path.resolve().parent  # it is written beside, and takes its place
-  while not there.exists():
-    there = there.parent
-  if path.is_dir() or there.is_file():
-    raise OSError(
-      f'{path} cannot be written: {path if path.is_dir() else there} is in '
-      'the way.'
-    )
-  if not os.access(there, os.W_OK):
-    raise OSError(f'{path} cannot be written: no right to write to {there}.')
-
-
 def _checked(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+  """Yields the frames; raises ValueError for what is no picture."""
   shape = None
   for number, frame in enumerate(frames):
     frame = np.asarray(frame)
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+    if frame.dtype != np.uint8 or frame.shape != (
+      shape or (*frame.shape[:2], 3)
+    ):
       raise ValueError(
-        f'frame {number} is {frame.dtype} {list(frame.shape)}; a frame is '
-        "uint8 [H, W, 3], as an environment with render_mode='rgb_array' "
-        'gives it.'
-      )
-    if shape is not None and frame.shape != shape:
-      raise ValueError(
-        f'frame {number} is {list(frame.shape)}, the first was {list(shape)}; '
-        'all must be of one size.'
+        f'frame {number} is {frame.dtype} {list(frame.shape)}; frames are '
+        "uint8 [H, W, 3] of one size, as of render_mode='rgb_array'."
       )
     shape = frame.shape
     yield frame
   if shape is None:
     raise ValueError('no frames were given, so there is nothing to write.')
-
-
-def _picture(frame: np.ndarray) -> Image.Image:
-  # One palette per frame: a flame or an explosion brings new colours.
-  return Image.fromarray(frame).quantize(
-    256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
-  )
-
-
-def _shrunk(frame: np.ndarray) -> np.ndarray:
-  """The frame, by a whole factor smaller if it is too wide."""
-  factor = -(-frame.shape[1] // _MAX_WIDTH)
-  if factor == 1:
-    return frame
-  height, width = (size // factor * factor for size in frame.shape[:2])
-  # Takes the mean of each block, as single pixels would flicker.
-  blocks = frame[:height, :width].reshape(
-    height // factor, factor, width // factor, factor, 3
-  )
-  return blocks.mean(axis=(1, 3)).astype(np.uint8)

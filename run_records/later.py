@@ -7,6 +7,12 @@ its help does not need it. So the commands call, before their imports:
     ...               # names, settings and environments are checked
     later.load()      # in one thread, before others start
 
+A process that is not ours keeps none of it in `sys.modules`, where others look
+for what is imported:
+
+    with later.deferred():
+      from murmuration import playing
+
 A deferred module loads when one of its attributes is first read, or when one of
 its submodules is imported. `importlib.util.LazyLoader` is meant for this, but
 up to Python 3.11 its modules load at a second `import` of the same name.
@@ -14,7 +20,8 @@ up to Python 3.11 its modules load at a second `import` of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -29,8 +36,14 @@ class _Module(types.ModuleType):
   """A module whose code has not run yet."""
 
   def __getattr__(self, name: str) -> Any:
-    _run(self)
-    return getattr(self, name)
+    if sys.modules.get(self.__name__) is self:
+      _run(self)
+      return getattr(self, name)
+    # It was deferred within `deferred`, and stands for the real one.
+    found = importlib.import_module(self.__name__)
+    value = getattr(found, name)
+    vars(self).update(vars(found))
+    return value
 
 
 def put_off(names: Sequence[str] = SLOW) -> None:
@@ -46,6 +59,18 @@ def put_off(names: Sequence[str] = SLOW) -> None:
     vars(module).pop('__path__', None)
     module.__class__ = _Module
     sys.modules[name] = module
+
+
+@contextlib.contextmanager
+def deferred(names: Sequence[str] = SLOW) -> Iterator[None]:
+  """Defers the imports within this alone; see above."""
+  put_off(names)
+  try:
+    yield
+  finally:
+    for name in names:
+      if isinstance(sys.modules.get(name), _Module):
+        del sys.modules[name]
 
 
 def load(names: Sequence[str] = SLOW) -> None:

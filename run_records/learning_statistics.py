@@ -108,7 +108,8 @@ def learning_curve_auc(
   first, last = np.interp([0.0, budget], steps, returns)
   x = np.concatenate([[0.0], steps[inside], [float(budget)]])
   y = np.concatenate([[first], returns[inside], [last]])
-  return float(np.trapz(y, x) / budget)
+  # The trapezoidal rule, which NumPy 1 and 2 have under different names.
+  return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / budget)
 
 
 def on_grid(
@@ -127,9 +128,7 @@ def last_evaluations(returns: npt.ArrayLike, count: int = 3) -> float:
   """
   values = np.asarray(returns, np.float64)
   if not values.size:
-    raise ValueError(
-      'a run without evaluations has no last ones; count it as crashed.'
-    )
+    raise ValueError('there is no evaluation.')
   return float(values[-count:].mean())
 
 
@@ -147,7 +146,7 @@ def bootstrap_difference(
   Raises:
     ValueError: no numbers, or non-finite ones.
   """
-  a, b = _sample('a', a), _sample('b', b)
+  a, b = _sample(a), _sample(b)
   rng = np.random.default_rng(seed)
   differences = _resampled_means(a, resamples, rng) - _resampled_means(
     b, resamples, rng
@@ -171,9 +170,7 @@ def bootstrap_band(
   """
   curves = np.asarray(curves, np.float64)
   if curves.ndim != 2 or not curves.shape[0]:
-    raise ValueError(
-      f'curves of shape {curves.shape} given; [K, N] with K > 0 is needed.'
-    )
+    raise ValueError(f'{curves.shape} given; [K, N] with K > 0 is needed.')
   rng = np.random.default_rng(seed)
   count = curves.shape[0]
   # The number of times each curve is drawn, instead of copies of curves.
@@ -203,29 +200,20 @@ def _curve(
   steps = np.asarray(steps, np.float64)
   returns = np.asarray(returns, np.float64)
   if steps.ndim != 1 or steps.shape != returns.shape:
-    raise ValueError(
-      f'steps of shape {steps.shape} and returns of shape {returns.shape} '
-      'given; a curve needs as many returns as steps, both [N].'
-    )
+    raise ValueError(f'{steps.shape} and {returns.shape} are no curve, [N].')
   if not len(steps) and not allow_empty:
-    raise ValueError(
-      'a curve without points has no area. Evaluate at least once, or count '
-      'the run as crashed.'
-    )
+    raise ValueError('a curve needs a point; count a crashed run as crashed.')
   if not (np.isfinite(steps).all() and np.isfinite(returns).all()):
     raise ValueError(f'non-finite numbers in the curve: {steps}, {returns}.')
   if (np.diff(steps) < 0).any():
-    raise ValueError(f'steps must increase, got {steps}. Sort the evaluations.')
+    raise ValueError(f'steps must increase, got {steps}.')
   return steps, returns
 
 
-def _sample(name: str, values: npt.ArrayLike) -> np.ndarray:
+def _sample(values: npt.ArrayLike) -> np.ndarray:
   values = np.asarray(values, np.float64)
   if values.ndim != 1 or not values.size or not np.isfinite(values).all():
-    raise ValueError(
-      f'{name}={values} given; one finite number per run is needed, at least '
-      'one. Count a crashed run as the random policy.'
-    )
+    raise ValueError(f'{values}: one finite number per run is needed.')
   return values
 
 

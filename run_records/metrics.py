@@ -12,6 +12,7 @@ import contextlib
 import errno
 import io
 import json
+import mmap
 import os
 import pathlib
 import re
@@ -30,8 +31,7 @@ from murmuration.run_records import jsonable
 _KIND = re.compile(r'[A-Za-z0-9][A-Za-z0-9_-]*')
 _WAITING = 100_000  # rows
 _RETRY_S = 1.0
-_BLOCK_BYTES = 1 << 16
-_EVENTS = 'events.out.tfevents.'
+NODE = 'node_'  # prefix of the kinds of rows of nodes
 
 
 class MetricsWriter:
@@ -233,34 +233,45 @@ def newest_rows(
 
 
 def end_of_rows(path: str | os.PathLike[str], before: int | None = None) -> int:
-  """The byte at which the last whole line ends; 0 if there is no such file.
+  """The byte at which the last whole line ends; 0 if there is none.
 
-  Reads from the end, as the files of a long run have GBs; or from the byte
-  `before`.
+  With `before`, of the lines that end before that byte.
   """
   try:
-    file = open(path, 'rb')
-  except (FileNotFoundError, NotADirectoryError):
-    return 0
-  with file:
-    end = file.seek(0, os.SEEK_END) if before is None else before
-    while end > 0:
-      start = max(0, end - _BLOCK_BYTES)
-      file.seek(start)
-      found = file.read(end - start).rfind(b'\n')
-      if found >= 0:
-        return start + found + 1
-      end = start
-  return 0
+    with open(path, 'rb') as file:
+      # The files of a long run have GBs, so they are not read.
+      with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        end = len(content) if before is None else max(before, 0)
+        return content.rfind(b'\n', 0, end) + 1
+  except (FileNotFoundError, NotADirectoryError, ValueError):
+    return 0  # an empty one cannot be mapped
 
 
 def number(value: Any) -> float | None:
   """A scalar as a float; None for what is no number."""
-  if isinstance(value, (bool, int, float, np.number, np.bool_)):
-    return float(value)
-  if isinstance(value, np.ndarray) and value.ndim == 0:
+  if isinstance(value, (bool, int, float, np.number, np.bool_)) or (
+    isinstance(value, np.ndarray) and value.ndim == 0
+  ):
     return float(value)
   return None
+
+
+def tagged(kind: str, row: Mapping[str, Any]) -> tuple[dict[str, float], int]:
+  """Maps a row to its numbers by TensorBoard tag, and its environment steps.
+
+  Rows of nodes have tags such as 'explorer_0/loss', others 'evaluation/...'.
+  """
+  group, left_out = kind, {'actor_steps', 'unix_time_s'}
+  if kind.startswith(NODE):
+    group = row['node'].replace('/', '_')
+    left_out.add('elapsed_s')
+  numbers = {
+    f'{group}/{name}': number(value)
+    for name, value in row.items()
+    if name not in left_out
+  }
+  found = {tag: value for tag, value in numbers.items() if value is not None}
+  return found, int(row['actor_steps'])
 
 
 def _open_for_append(path: pathlib.Path) -> io.FileIO:
@@ -276,14 +287,8 @@ def _new_event_file(
 ) -> record_writer.RecordWriter:
   # TensorBoard's own EventFileWriter would import TensorFlow for its file
   # system; a run directory is local, so a plain file does.
-  # TensorBoard reads in the order of names, and a clock may have been set back.
-  earlier = [
-    int(path.name[len(_EVENTS) :].partition('.')[0])
-    for path in directory.glob(f'{_EVENTS}[0-9]*')
-  ]
-  number = max([int(now), *(found + 1 for found in earlier)])
   path = directory / (
-    f'{_EVENTS}{number:010d}.{socket.gethostname()}.{os.getpid()}'
+    f'events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}'
     f'.{time.monotonic_ns()}'
   )
   writer = record_writer.RecordWriter(path.open('wb'))

@@ -93,28 +93,29 @@ def learning_curve(
   evaluations = curves.in_order(run.metrics('evaluation'), 'return_mean')
   if not evaluations:
     return None
-  stars = _rows(run, 'star', 'R_star')
+  stars, config = _rows(run, 'star', 'R_star'), run.config()
   members = curves.num_members(evaluations)
   with canvas(path) as figure:
+    heights = {'height_ratios': [4, 1] if stars else [1]}
+    panels = figure.subplots(
+      len(heights['height_ratios']),
+      squeeze=False,
+      sharex=True,
+      gridspec_kw=heights,
+    )
+    top, bottom = panels[0, 0], panels[-1, 0]
     if stars:
-      top, low = figure.subplots(
-        2, 1, sharex=True, gridspec_kw={'height_ratios': [4, 1]}
-      )
-      # By the server's reports: c and R* change between publications too.
-      _draw_pull(low, _rows(run, 'node_star', 'c') or stars, members)
-      bottom = low
-    else:
-      top = bottom = figure.subplots()
-    _draw_explorers(top, run, members)
+      _draw_swarm(top, bottom, run, stars, members)
     _draw_evaluations(top, evaluations)
-    if stars:
-      _draw_supervised(top, run, members)
-      rows = _rows(run, 'node_star', 'R_star') or stars
-      _draw_record(top, stars, rows, members)
-    draw_threshold(top, curves.threshold(run.config().get('environment')))
-    member = 'explorer' if run.config().get('topology') == 'swarm' else 'agent'
-    _label(bottom, member, members, evaluations[-1]['actor_steps'])
-    top.set_title(_title(run))
+    draw_threshold(top, curves.threshold(config.get('environment')))
+    label = 'environment steps'
+    if members > 1:
+      member = 'explorer' if config.get('topology') == 'swarm' else 'agent'
+      total = evaluations[-1]['actor_steps']
+      label += f' per {member} ({members} {member}s, {total:,.0f} steps in all)'
+    bottom.set_xlabel(label)
+    bottom.xaxis.set_major_formatter(ticker.FuncFormatter(short))
+    top.set_title(_title(run.name, config))
     top.set_ylabel('episode return')
     top.set_xlim(left=0)
     handles, labels = top.get_legend_handles_labels()
@@ -174,10 +175,9 @@ def _rows(
   return curves.in_order(rows, needed)
 
 
-def _title(run: run_directory.RunDirectory) -> str:
-  config = run.config()
+def _title(name: str, config: Mapping[str, Any]) -> str:
   if 'agent_name' not in config:
-    return run.name
+    return name
   return (
     f'{config["agent_name"]} on {config.get("environment")}, '
     f'{config.get("topology")}, seed {config.get("seed")}'
@@ -215,92 +215,46 @@ def _draw_evaluations(
   )
 
 
-def _draw_explorers(
-  axes: mpl_axes.Axes, run: run_directory.RunDirectory, members: int
-) -> None:
-  rows = _rows(run, 'node_explorer', 'episode_return')
-  nodes = sorted({str(row.get('node')) for row in rows})
-  for number, node in enumerate(nodes):
-    own = [row for row in rows if str(row.get('node')) == node]
-    axes.plot(
-      [row['actor_steps'] / members for row in own],
-      [row['episode_return'] for row in own],
-      color=_FLOCK,
-      linewidth=1.0,
-      alpha=0.8,
-      zorder=2,
-      label='explorers, while training' if number == 0 else None,
-    )
-
-
-def _draw_supervised(
-  axes: mpl_axes.Axes, run: run_directory.RunDirectory, members: int
-) -> None:
-  rows = _rows(run, 'supervisor', 'episode_return')
-  for kind, colour, label in (
-    ('trial', MUTED, 'supervisor, trials'),
-    ('confirmation', _STAR, 'supervisor, confirmations'),
-  ):
-    own = [row for row in rows if row.get('kind') == kind]
-    if own:
-      axes.plot(
-        [row['actor_steps'] / members for row in own],
-        [row['episode_return'] for row in own],
-        linestyle='none',
-        marker='.',
-        markersize=6,
-        markeredgewidth=0,
-        alpha=0.7,
-        color=colour,
-        zorder=2.5,
-        label=label,
-      )
-
-
-def _draw_record(
+def _draw_swarm(
   axes: mpl_axes.Axes,
+  low: mpl_axes.Axes,
+  run: run_directory.RunDirectory,
   stars: Sequence[Mapping[str, Any]],
-  rows: Sequence[Mapping[str, Any]],
   members: int,
 ) -> None:
-  axes.step(
-    [row['actor_steps'] / members for row in rows],
-    [row['R_star'] for row in rows],
-    where='post',
-    color=_STAR,
-    linewidth=1.3,
-    zorder=3,
-    label=r'$R^*$',
-  )
-  # The literal rules write a row for every win of the same theta_star.
-  accepted = [
-    row
-    for i, row in enumerate(stars)
-    if i == 0 or row.get('version') != stars[i - 1].get('version')
-  ]
-  axes.plot(
-    [row['actor_steps'] / members for row in accepted],
-    [row['R_star'] for row in accepted],
-    linestyle='none',
-    marker='*',
-    markersize=11,
-    color=_STAR,
-    markeredgecolor=_PAPER,
-    zorder=5,
-    label=r'new $\theta^*$, mean of its trial',
-  )
+  """Draws explorers, supervised episodes and R*; and the pull, in `low`."""
 
+  def draw(panel, rows, column, **style):
+    x = [row['actor_steps'] / members for row in rows]
+    panel.plot(x, [row[column] for row in rows], **style)
 
-def _draw_pull(
-  axes: mpl_axes.Axes, rows: Sequence[Mapping[str, Any]], members: int
-) -> None:
-  x = [row['actor_steps'] / members for row in rows]
-  c = [row.get('c') or 0.0 for row in rows]
-  axes.fill_between(x, c, step='post', color=_STAR, alpha=0.25, linewidth=0)
-  axes.step(x, c, where='post', color=_STAR, linewidth=1.4)
-  axes.set_ylim(0, max([*c, 1e-3]) * 1.25)
-  axes.set_ylabel('pull c')
-  axes.yaxis.set_major_locator(ticker.MaxNLocator(2))
+  explorers = collections.defaultdict(list)
+  for row in _rows(run, 'node_explorer', 'episode_return'):
+    explorers[row['node']].append(row)
+  label: str | None = 'explorers, while training'
+  for _, rows in sorted(explorers.items()):
+    draw(axes, rows, 'episode_return', color=_FLOCK, lw=1, label=label)
+    label = None
+  dots: dict[str, Any] = {'linestyle': 'none', 'markeredgecolor': _PAPER}
+  supervised = _rows(run, 'supervisor', 'episode_return')
+  for kind, colour in (('trial', MUTED), ('confirmation', _STAR)):
+    own = [row for row in supervised if row.get('kind') == kind]
+    look = {**dots, 'marker': '.', 'markeredgewidth': 0, 'color': colour}
+    if own:
+      draw(axes, own, 'episode_return', label=f'supervisor, {kind}s', **look)
+  # By the server's reports: c and R* change between publications too.
+  look = {'drawstyle': 'steps-post', 'color': _STAR, 'lw': 1.3}
+  record = _rows(run, 'node_star', 'R_star') or stars
+  draw(axes, record, 'R_star', label='$R^*$', **look)
+  # A row is also written for every further win of the same theta_star.
+  new = {row.get('version'): row for row in reversed(stars)}.values()
+  look_new = {**dots, 'marker': '*', 'markersize': 11, 'color': _STAR}
+  label = r'new $\theta^*$, mean of its trial'
+  draw(axes, new, 'R_star', label=label, zorder=5, **look_new)
+  draw(low, _rows(run, 'node_star', 'c') or stars, 'c', **look)
+  low.set_ylim(bottom=0)
+  low.set_ylabel('pull c')
+  low.yaxis.set_major_locator(ticker.MaxNLocator(2))
 
 
 def draw_threshold(axes: mpl_axes.Axes, threshold: float | None) -> None:
@@ -319,17 +273,6 @@ def draw_threshold(axes: mpl_axes.Axes, threshold: float | None) -> None:
     textcoords='offset points',
     color=MUTED,
   )
-
-
-def _label(axes: mpl_axes.Axes, member: str, members: int, total: int) -> None:
-  if members > 1:
-    axes.set_xlabel(
-      f'environment steps per {member} ({members} {member}s, '
-      f'{total:,.0f} steps in all)'
-    )
-  else:
-    axes.set_xlabel('environment steps')
-  axes.xaxis.set_major_formatter(ticker.FuncFormatter(short))
 
 
 def short(value: float, _: int | None = None) -> str:

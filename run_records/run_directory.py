@@ -18,16 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 import contextlib
 import datetime
-import errno
 import itertools
 import os
 import pathlib
 import re
 import shutil
-import sys
-import time
 from typing import Any
-import uuid
 
 from murmuration.run_records import commands
 from murmuration.run_records import jsonable
@@ -35,9 +31,6 @@ from murmuration.run_records import metrics
 
 _MIN_FREE_BYTES = 200_000_000
 
-_PUT_BACK = 'Put it back from a copy, or start a new run.'
-_NEW = '.new-run.'  # begins the name of a directory that is being made
-_LEFT_S = 86_400.0  # it takes less than a second
 # As murmuration/objects.py has it, which is of a layer above.
 _GIVEN = 'murmuration.given:'
 _SUBDIRECTORIES = ('logs', 'metrics', 'checkpoints')
@@ -69,13 +62,13 @@ class RunDirectory:
     path = self.path / 'config.json'
     try:
       found = jsonable.read(path)
-    except ValueError as e:  # cut, or no JSON at all
-      raise ValueError(f'{path} cannot be read ({e}). {_PUT_BACK}') from e
-    if not isinstance(found, dict):
+      if not isinstance(found, dict):
+        raise ValueError('no config of a run')
+    except ValueError as e:
       raise ValueError(
-        f'{path} holds {str(found)[:40]}, which is no config of a run. '
-        f'{_PUT_BACK}'
-      )
+        f'{path} cannot be read ({e}). Put it back from a copy, or start a new '
+        'run.'
+      ) from e
     return found
 
   def commands(self) -> list[str]:
@@ -215,9 +208,8 @@ def create(
 ) -> RunDirectory:
   """Makes the directory of a new run, or opens an old one to go on with it.
 
-  Everything is checked before the first byte is written. A new directory
-  appears whole or not at all; one that is there and has to stay is a run once
-  config.json, the last file, is there.
+  Everything is checked before the first byte is written. A directory is a run
+  once config.json, the last file, is there.
 
   Args:
     path: of the run. Parents are made.
@@ -242,21 +234,29 @@ def create(
     files['engine.json'] = jsonable.encode(engine)
   line = commands.line() if command is None else command
   if resume:
-    check_resumable(path)
+    open(path)
   else:
     check_free(path)
   _check_disk(path)
   try:
-    if resume:
-      return _resume(path, config, files, line)
-    return _create(path, config, files, line)
-  except OSError as error:
-    if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-      raise RunDirectoryRefused(
-        f'{path} was made by another process just now. Start again with '
-        'another --run_dir.'
-      ) from error
-    raise _cannot_be_written(path, error) from error
+    path.mkdir(parents=True, exist_ok=True)
+    for name in _SUBDIRECTORIES:
+      (path / name).mkdir(exist_ok=resume)
+  except OSError as e:  # as where another process has begun there just now
+    raise _cannot_be_written(path, e) from e
+  try:
+    for name, content in files.items():
+      jsonable.write(path / name, content)
+    with (path / 'command.txt').open('a', encoding='utf-8') as file:
+      file.write(line + '\n')
+    _write_config(path, config)  # now it is a run
+  except BaseException as e:
+    if not resume:
+      discard(path)
+    if isinstance(e, OSError):
+      raise _cannot_be_written(path, e) from e
+    raise
+  return RunDirectory(path)
 
 
 def open(path: str | os.PathLike[str]) -> RunDirectory:
@@ -279,95 +279,43 @@ def _holds_run(path: pathlib.Path) -> bool:
 
 
 def _neighbours(path: pathlib.Path) -> str:
-  found = []
-  for root in (path, path.parent):
-    with contextlib.suppress(OSError):
-      # isfile: False without the right to look.
-      runs = [
-        run for run in root.iterdir() if os.path.isfile(run / 'config.json')
-      ]
-      found += sorted(runs, key=lambda run: run.stat().st_mtime, reverse=True)
+  """Names the newest runs in a directory and beside it."""
+  found = [
+    config.parent
+    for root in (path, path.parent)
+    for config in root.glob('*/config.json')
+  ]
   if not found:
     return ' Give the directory of a run, for instance runs/NAME.'
-  names = ', '.join(str(run) for run in found[:3])
+  found.sort(key=lambda run: run.stat().st_mtime, reverse=True)
+  names = ', '.join(map(str, found[:3]))
   return f' Runs that are there, newest first: {names}.'
 
 
 def check_name(path: pathlib.Path) -> None:
-  """Refuses a name that is not UTF-8, as all that a run writes.
-
-  Raises:
-    RunDirectoryRefused: it is not, or this locale cannot read it.
-  """
-  name = os.fsencode(path)
-  try:
-    name.decode()
-  except UnicodeDecodeError as e:
-    raise RunDirectoryRefused(
-      f'{path!r} is not UTF-8. Give another --run_dir.'
-    ) from e
+  """Refuses a name that is not UTF-8, as all that a run writes."""
   try:
     str(path).encode()
   except UnicodeEncodeError as e:
     raise RunDirectoryRefused(
-      f'{name.decode()} cannot be read in this locale, whose encoding is '
-      f'{sys.getfilesystemencoding()}. Set LC_ALL=C.UTF-8.'
+      f'{path!r} is not UTF-8 in this locale. Set LC_ALL=C.UTF-8, or give '
+      'another --run_dir.'
     ) from e
 
 
 def check_free(path: pathlib.Path) -> None:
-  """Refuses a directory that a new run cannot have.
-
-  Raises:
-    RunDirectoryRefused: there is something in the way, or no right to write.
-  """
-  if _holds_run(path):
+  """Refuses a directory for a new run that is not empty, or not writable."""
+  there = next(p for p in (path, *path.absolute().parents) if p.exists())
+  if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
     raise RunDirectoryRefused(
-      f'{path} already holds a run. Give another --run_dir, or remove it.'
+      f'{path} cannot be written: {there} is a file, or you may not write '
+      'there. Give another --run_dir.'
     )
-  if path.is_dir():
-    content = sorted(entry.name for entry in path.iterdir())
-    if content:
-      raise RunDirectoryRefused(
-        f'{path} is not empty: it holds {", ".join(content[:3])}'
-        f'{" and more" if len(content) > 3 else ""}, and is not itself a run. '
-        'Give a --run_dir that does not exist yet.'
-      )
-    _check_writable(path, path)
-    return
-  if path.exists() or path.is_symlink():
+  content = sorted(os.listdir(path)) if path.is_dir() else []
+  if content:
+    what = 'a run' if _holds_run(path) else ', '.join(content[:3])
     raise RunDirectoryRefused(
-      f'{path} is a file. A run needs a directory: give another --run_dir.'
-    )
-  for parent in path.parents:
-    if parent.exists():
-      if not parent.is_dir():
-        raise RunDirectoryRefused(
-          f'{path} cannot be made: {parent} is a file. Give another --run_dir.'
-        )
-      _check_writable(parent, path)
-      return
-
-
-def check_resumable(path: pathlib.Path) -> None:
-  """Refuses what is no run, or none that can be written.
-
-  Raises:
-    RunDirectoryRefused: with the runs that there are.
-  """
-  if not _holds_run(path):
-    raise RunDirectoryRefused(
-      f'{path} holds no run to resume.{_neighbours(path)} Leave out --resume '
-      'to start a new one.'
-    )
-  _check_writable(path, path)
-
-
-def _check_writable(directory: pathlib.Path, path: pathlib.Path) -> None:
-  if not os.access(directory, os.W_OK | os.X_OK):
-    raise RunDirectoryRefused(
-      f'{path} cannot be written: no right to write in {directory}. Give a '
-      '--run_dir where you may write.'
+      f'{path} already holds {what}. Give another --run_dir.'
     )
 
 
@@ -375,8 +323,8 @@ def _cannot_be_written(
   path: pathlib.Path, error: OSError
 ) -> RunDirectoryRefused:
   return RunDirectoryRefused(
-    f'{path} cannot be written: {error.strerror or error}. Give a --run_dir '
-    'on a disk where you may write.'
+    f'{path} cannot be written: {error.strerror or error}. Give another '
+    '--run_dir.'
   )
 
 
@@ -391,68 +339,14 @@ def _check_disk(path: pathlib.Path) -> None:
     )
 
 
-def _create(
-  path: pathlib.Path, config: Any, files: Mapping[str, Any], line: str
-) -> RunDirectory:
-  # An empty one that nothing can take the place of: a link, a mount, or in
-  # another user's directory.
-  in_place = path.is_dir() and (
-    path.is_symlink()
-    or os.path.ismount(path)
-    or not os.access(path.parent, os.W_OK)
-  )
-  _sweep(path.parent)
-  # Nobody else's: hosts that share runs/ have equal process ids.
-  partial = path if in_place else path.parent / f'{_NEW}{uuid.uuid4().hex}'
-  while not in_place:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A run that is refused just then takes an empty parent along.
-    with contextlib.suppress(FileNotFoundError):
-      partial.mkdir()
-      break
-  try:
-    for name in _SUBDIRECTORIES:
-      (partial / name).mkdir()
-    for name, content in files.items():
-      jsonable.write(partial / name, content)
-    (partial / 'command.txt').write_text(line + '\n', encoding='utf-8')
-    jsonable.write(partial / 'config.json', config)  # now it is a run
-    if not in_place:
-      os.rename(partial, path)  # Fails if it has got content meanwhile.
-  except BaseException as e:
-    # Another process that was first has the directory.
-    if not (in_place and isinstance(e, FileExistsError)):
-      discard(partial)
-    raise
-  return RunDirectory(path)
-
-
-def _sweep(root: pathlib.Path) -> None:
-  """Removes what was left by launchers that died while they made a run.
-
-  By its age: a process id says nothing of who is on another host.
-  """
-  for left in root.glob(f'{_NEW}*'):
-    with contextlib.suppress(OSError):
-      if time.time() - left.stat().st_mtime > _LEFT_S:
-        shutil.rmtree(left, ignore_errors=True)
-
-
-def _resume(
-  path: pathlib.Path, config: Any, files: Mapping[str, Any], line: str
-) -> RunDirectory:
-  for name in _SUBDIRECTORIES:
-    (path / name).mkdir(exist_ok=True)
+def _write_config(path: pathlib.Path, config: Any) -> None:
+  """Writes config.json; one that differs is kept as config.<n>.json."""
   old = path / 'config.json'
-  if jsonable.encode(jsonable.read(old)) != config:
+  if old.exists():
+    if jsonable.encode(jsonable.read(old)) == config:
+      return
     number = 1
     while (path / f'config.{number}.json').exists():
       number += 1
     shutil.copy2(old, path / f'config.{number}.json')
-    jsonable.write(old, config)
-  for name, content in files.items():
-    jsonable.write(path / name, content)
-  started = path / 'command.txt'
-  with started.open('a', encoding='utf-8') as file:
-    file.write(line + '\n')
-  return RunDirectory(path)
+  jsonable.write(old, config)

@@ -1,8 +1,7 @@
 """Where else a run's numbers go: Weights & Biases, MLflow, a user's own.
 
-A sink is a `Sink`; follow.py feeds it from a run's JSON lines, in a process
-of its own that a launcher starts before it leaves the network. One of a user's
-own is a subclass, and is named as its own agents are.
+A sink is a `Sink`, which follow.py feeds from a run's JSON lines. One of your
+own is a subclass, and is named as your own agents are.
 
     --sink=wandb    offline, in RUN/sinks/wandb; `wandb sync` sends it. With
                     WANDB_MODE=online at once. WANDB_PROJECT, else murmuration
@@ -17,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 import os
 import pathlib
-import time
 from typing import Any
 
 from murmuration.run_records import jsonable
@@ -28,7 +26,6 @@ from murmuration.run_records import run_directory
 _PROJECT = 'murmuration'
 _BATCH = 100  # settings in one call of MLflow
 _LONGEST = 500  # characters of a setting's value there
-_END = {True: 'FINISHED', False: 'KILLED'}
 # A sink to what it imports, and by which name pip knows it.
 _NEEDED = {
   'wandb': {'wandb': 'wandb'},
@@ -38,7 +35,7 @@ NAMES = tuple(_NEEDED)
 
 
 class Sink:
-  """What takes a run's numbers: all that it does not want, it leaves out."""
+  """What takes a run's numbers. Override what you want."""
 
   def __init__(self, run: run_directory.RunDirectory, state: Mapping[str, Any]):
     """Begins, or goes on.
@@ -58,8 +55,8 @@ class Sink:
   def scalars(self, values: Mapping[str, float], step: int) -> None:
     """The row's numbers by TensorBoard's tags, at so many actor steps."""
 
-  def close(self, finished: bool | None) -> None:
-    """The run is over, or was broken off; None: it goes on."""
+  def close(self, finished: bool) -> None:
+    """The run is over: whether it came to its end, or was broken off."""
 
 
 class WandB(Sink):
@@ -92,8 +89,8 @@ class WandB(Sink):
   def scalars(self, values: Mapping[str, float], step: int) -> None:
     self._run.log({'actor_steps': step, **values})
 
-  def close(self, finished: bool | None) -> None:
-    self._run.finish(exit_code=int(finished is False))
+  def close(self, finished: bool) -> None:
+    self._run.finish(exit_code=int(not finished))
 
 
 class MLflow(Sink):
@@ -106,35 +103,22 @@ class MLflow(Sink):
     os.environ.setdefault('MLFLOW_ALLOW_FILE_STORE', 'true')
     os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
     local = _directory(run, 'mlflow').absolute().as_uri()
-    self._metric = mlflow.entities.Metric
-    self._client = mlflow.MlflowClient(
-      os.environ.get('MLFLOW_TRACKING_URI', local)
-    )
-    name = os.environ.get('MLFLOW_EXPERIMENT_NAME', _PROJECT)
-    found = self._client.get_experiment_by_name(name)
-    experiment = (
-      found.experiment_id if found else self._client.create_experiment(name)
-    )
-    made = self._client.create_run(experiment, run_name=run.name)
-    self._id = made.info.run_id
-    param = mlflow.entities.Param
+    self._mlflow = mlflow
+    mlflow.set_tracking_uri(os.environ.get('MLFLOW_TRACKING_URI', local))
+    mlflow.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', _PROJECT))
+    mlflow.start_run(run_name=run.name)
     settings = [
-      param(name, str(value)[:_LONGEST])
+      (name, str(value)[:_LONGEST])
       for name, value in jsonable.flat(run.config())
     ]
     for i in range(0, len(settings), _BATCH):
-      self._client.log_batch(self._id, params=settings[i : i + _BATCH])
+      mlflow.log_params(dict(settings[i : i + _BATCH]))
 
   def scalars(self, values: Mapping[str, float], step: int) -> None:
-    now = int(time.time() * 1000)
-    self._client.log_batch(
-      self._id,
-      metrics=[self._metric(tag, v, now, step) for tag, v in values.items()],
-    )
+    self._mlflow.log_metrics({**values}, step=step)
 
-  def close(self, finished: bool | None) -> None:
-    if finished is not None:
-      self._client.set_terminated(self._id, _END[finished])
+  def close(self, finished: bool) -> None:
+    self._mlflow.end_run('FINISHED' if finished else 'KILLED')
 
 
 _MAKE: dict[str, Callable[..., Sink]] = {

@@ -5,248 +5,188 @@ declared.py lists them with the others.
 
 from __future__ import annotations
 
-from murmuration.studies import plan as study_plan
+from murmuration.studies import plan
 
-_NETWORK = '--config.agent.hidden_sizes=(32, 32)'
+_NETWORK = 'agent.hidden_sizes=(32, 32)'
 
 
 def _gossip(
-  preset: str, budget: int, threshold: float, a3c: tuple[str, ...] = ()
-) -> study_plan.Study:
+  preset: str, budget: int, threshold: float, *a3c: str
+) -> plan.Study:
   """GALA and PALA against agents that do not mix, at equal total steps.
 
   Each has sixteen environments. A2C and the four agents that do not mix have
   GALA's settings, so that mixing is the only difference; A3C has its preset,
-  and `a3c`: flags that give it the network of the others.
+  and `a3c`: what gives it the network of the others.
   """
-  seeds = 10
-  gala = f'gala_a2c:{preset}'
-  alone = study_plan.Variant(
-    (gala, '--topology=single_process', '--config.single.num_agents=4'),
-    shared_by=4,
-  )
-  return study_plan.Study(
-    name=f'gossip_{preset}',
-    environment=study_plan.environment_of(gala),
-    budget=budget,
-    threshold=threshold,
-    seeds=seeds,
-    variants={
-      'A2C': study_plan.Variant(
-        (
-          gala,
-          '--topology=actor_learner',
-          '--config.agent.batch_size=16',
-          '--config.actors.num_actors=1',
-          '--config.actors.envs_per_actor=16',
-        )
+  gala, alone = f'gala_a2c:{preset}', 'mean of 4 A2C'
+  one_actor = ('actors.num_actors=1', 'actors.envs_per_actor=16')
+  return plan.compare(
+    f'gossip_{preset}',
+    gala,
+    budget,
+    threshold,
+    10,
+    {
+      'A2C': plan.variant(
+        gala, '--topology=actor_learner', 'agent.batch_size=16', *one_actor
       ),
-      'mean of 4 A2C': alone,
-      'GALA': study_plan.Variant((gala,), shared_by=4),
-      'PALA': study_plan.Variant((f'pala_a2c:{preset}',), shared_by=4),
-      'A3C': study_plan.Variant(
-        (f'a3c:{preset}', f'--config.agent.anneal_env_steps={budget}', *a3c)
+      alone: plan.variant(
+        gala,
+        '--topology=single_process',
+        'single.num_agents=4',
+        shared_by=4,
+      ),
+      'GALA': plan.variant(gala, shared_by=4),
+      'PALA': plan.variant(f'pala_a2c:{preset}', shared_by=4),
+      'A3C': plan.variant(
+        f'a3c:{preset}', f'agent.anneal_env_steps={budget}', *a3c
       ),
     },
-    baseline='A2C',
     timed=True,
     goals=(
-      study_plan.Goal('GALA', threshold, reached=seeds, seeds=seeds),
-      study_plan.Goal('PALA', threshold, reached=seeds, seeds=seeds),
+      plan.Goal('GALA', threshold, reached=10, seeds=10),
+      plan.Goal('PALA', threshold, reached=10, seeds=10),
     ),
     contrasts=(
-      study_plan.Contrast('Mixing alone', 'GALA', 'mean of 4 A2C'),
-      study_plan.Contrast('PALA beside GALA', 'PALA', 'GALA'),
+      plan.Contrast('Mixing alone', 'GALA', alone),
+      plan.Contrast('PALA beside GALA', 'PALA', 'GALA'),
       # Declared after the runs of all three studies had been made.
-      study_plan.Contrast('Mixing and means', 'PALA', 'mean of 4 A2C'),
+      plan.Contrast('Mixing and means', 'PALA', alone),
     ),
   )
 
 
 def _gorila(
-  preset: str, budget: int, threshold: float, last: float
-) -> study_plan.Study:
-  """Gorila against DQN with its optimizer, gradients per step and replay."""
+  preset: str, budget: int, threshold: float, last: float, replay: int
+) -> plan.Study:
+  """Gorila against DQN with its optimizer, gradients per step and replay.
+
+  `replay` is the size of that of all bundles.
+  """
   gorila = f'gorila_dqn:{preset}'
-  replay = {'cartpole': 80_000, 'acrobot': 200_000}[preset]  # of all bundles
-  return study_plan.Study(
-    name=f'gorila_{preset}',
-    environment=study_plan.environment_of(gorila),
-    budget=budget,
-    threshold=threshold,
-    seeds=5,
-    variants={
-      'DQN': study_plan.Variant(
-        (
-          gorila,
-          '--topology=single_process',
-          f'--config.agent.max_replay_size={replay}',
-        )
-      ),
-      'Gorila DQN': study_plan.Variant((gorila,)),
+  alone = '--topology=single_process', f'agent.max_replay_size={replay}'
+  return plan.compare(
+    f'gorila_{preset}',
+    gorila,
+    budget,
+    threshold,
+    5,
+    {
+      'DQN': plan.variant(gorila, *alone),
+      'Gorila DQN': plan.variant(gorila),
     },
-    baseline='DQN',
-    goals=(study_plan.Goal('Gorila DQN', last, reached=4, seeds=5),),
+    goals=(plan.Goal('Gorila DQN', last, reached=4, seeds=5),),
   )
 
 
-def _gorila_faults() -> study_plan.Study:
+_GORILA = 'gorila_dqn:cartpole'
+_DELAYED = '--topology=tests.faults.gorila_faults:DelayedLearner'
+_FAULTY = '--topology=tests.faults.gorila_faults:FaultyLearner'
+
+
+def _gorila_faults() -> plan.Study:
   """Gorila with a fault in one learner of four against Gorila without one.
 
   One learner's gradients are late by 50 updates, or it multiplies rewards by
   1000 for 100 batches half way. Its share of the steps counts all the same.
   """
-  gorila = 'gorila_dqn:cartpole'
-  faults = 'tests.faults.gorila_faults'
-  return study_plan.Study(
-    name='gorila_faults',
-    environment='CartPole-v1',
-    budget=100_000,
-    threshold=475.0,
-    seeds=5,
-    variants={
-      'Gorila DQN': study_plan.Variant((gorila,)),
-      'one learner delayed': study_plan.Variant(
-        (gorila, f'--topology={faults}:DelayedLearner')
-      ),
-      'one learner faulty': study_plan.Variant(
-        (gorila, f'--topology={faults}:FaultyLearner')
-      ),
-    },
-    baseline='Gorila DQN',
-  )
+  variants = {
+    'Gorila DQN': plan.variant(_GORILA),
+    'one learner delayed': plan.variant(_GORILA, _DELAYED),
+    'one learner faulty': plan.variant(_GORILA, _FAULTY),
+  }
+  return plan.compare('gorila_faults', _GORILA, 100_000, 475.0, 5, variants)
 
 
-def _gorila_others() -> study_plan.Study:
+def _gorila_others() -> plan.Study:
   """What the other learners learn beside one that is late by 50 updates.
 
   All its gradients are rejected, so its quarter of the steps is not counted.
   """
-  three, delayed = '3 learners', '3, and one delayed'
-  gorila = 'gorila_dqn:cartpole'
-  return study_plan.Study(
-    name='gorila_others',
-    environment='CartPole-v1',
-    budget=75_000,
-    threshold=475.0,
-    seeds=10,
-    variants={
-      three: study_plan.Variant((gorila, '--config.server.num_learners=3')),
-      delayed: study_plan.Variant(
-        (gorila, '--topology=tests.faults.gorila_faults:DelayedLearner'),
-        counted=0.75,
-      ),
-    },
-    baseline=three,
-  )
+  variants = {
+    '3 learners': plan.variant(_GORILA, 'server.num_learners=3'),
+    '3, and one delayed': plan.variant(_GORILA, _DELAYED, counted=0.75),
+  }
+  return plan.compare('gorila_others', _GORILA, 75_000, 475.0, 10, variants)
 
 
 def _evolution(
   preset: str, budget: int, threshold: float, seeds: int
-) -> study_plan.Study:
+) -> plan.Study:
   """Evolution strategies against the swarm and PPO, at equal total steps."""
-  return study_plan.Study(
-    name=f'evolution_{preset}',
-    environment=study_plan.environment_of(f'es_mlp:{preset}'),
-    budget=budget,
-    threshold=threshold,
-    seeds=seeds,
-    variants={
-      'ES': study_plan.Variant((f'es_mlp:{preset}', _NETWORK)),
-      'PPO': study_plan.Variant((f'ppo:{preset}', _NETWORK)),
-      'PSO-PPO': study_plan.Variant(
-        (
-          f'pso_ppo:{preset}',
-          _NETWORK,
-          '--config.swarm.num_explorers=8',
-          '--config.swarm.explorers_per_node=8',
-        ),
-        shared_by=8,
+  eight = ('swarm.num_explorers=8', 'swarm.explorers_per_node=8')
+  return plan.compare(
+    f'evolution_{preset}',
+    f'es_mlp:{preset}',
+    budget,
+    threshold,
+    seeds,
+    {
+      'ES': plan.variant(f'es_mlp:{preset}', _NETWORK),
+      'PPO': plan.variant(f'ppo:{preset}', _NETWORK),
+      'PSO-PPO': plan.variant(
+        f'pso_ppo:{preset}', _NETWORK, *eight, shared_by=8
       ),
     },
-    baseline='ES',
     timed=True,
-    goals=(study_plan.Goal('ES', threshold, reached=seeds, seeds=seeds),),
+    goals=(plan.Goal('ES', threshold, reached=seeds, seeds=seeds),),
   )
 
 
-def _workers() -> study_plan.Study:
+def _workers() -> plan.Study:
   """A3C with four learners against one, at equal total steps."""
-  budget, seeds = 300_000, 10
-  annealed = f'--config.agent.anneal_env_steps={budget}'
-  return study_plan.Study(
-    name='a3c_workers',
-    environment='CartPole-v1',
-    budget=budget,
-    threshold=475.0,
-    seeds=seeds,
-    variants={
-      f'A3C, {learners}': study_plan.Variant(
-        (
-          'a3c:cartpole',
-          annealed,
-          f'--config.server.num_learners={learners}',
-        )
-      )
-      for learners in (1, 4)
+  a3c, annealed = 'a3c:cartpole', 'agent.anneal_env_steps=300000'
+  return plan.compare(
+    'a3c_workers',
+    a3c,
+    300_000,
+    475.0,
+    10,
+    {
+      'A3C, 1': plan.variant(a3c, annealed, 'server.num_learners=1'),
+      'A3C, 4': plan.variant(a3c, annealed, 'server.num_learners=4'),
     },
-    baseline='A3C, 1',
-    goals=(study_plan.Goal('A3C, 4', 450.0, reached=8, seeds=seeds),),
+    goals=(plan.Goal('A3C, 4', 450.0, reached=8, seeds=10),),
   )
 
 
 def _from_start(
-  preset: str, budget: int, threshold: float, reached: int | None = None
-) -> study_plan.Study:
+  preset: str, budget: int, threshold: float, *goals: plan.Goal
+) -> plan.Study:
   """Evolution strategies against the policy they start with.
 
   That is the same run with a learning rate of practically nothing.
   """
   es = f'es_mlp:{preset}'
-  return study_plan.Study(
-    name=f'es_mlp_{preset}',
-    environment=study_plan.environment_of(es),
-    budget=budget,
-    threshold=threshold,
-    seeds=10,
-    variants={
-      'start policy': study_plan.Variant(
-        (
-          es,
-          '--config.evolution.learning_rate=1e-12',
-          '--config.evolution.weight_decay=0.0',
-        )
-      ),
-      'ES': study_plan.Variant((es,)),
-    },
-    baseline='start policy',
-    goals=()
-    if reached is None
-    else (study_plan.Goal('ES', threshold, reached=reached, seeds=10),),
+  nothing = 'evolution.learning_rate=1e-12', 'evolution.weight_decay=0.0'
+  variants = {
+    'start policy': plan.variant(es, *nothing),
+    'ES': plan.variant(es),
+  }
+  return plan.compare(
+    f'es_mlp_{preset}', es, budget, threshold, 10, variants, goals=goals
   )
 
 
 STUDIES = (
   _gossip('cartpole', 200_000, 475.0),
   _gossip('acrobot', 400_000, -100.0),
-  _gossip('hopper', 300_000, 1000.0, ('--config.agent.hidden_sizes=(64, 64)',)),
-  _gorila('cartpole', 100_000, 475.0, 400.0),
-  _gorila('acrobot', 200_000, -100.0, -130.0),
+  _gossip('hopper', 300_000, 1000.0, 'agent.hidden_sizes=(64, 64)'),
+  _gorila('cartpole', 100_000, 475.0, 400.0, replay=80_000),
+  _gorila('acrobot', 200_000, -100.0, -130.0, replay=200_000),
   _gorila_faults(),
   _gorila_others(),
   _workers(),
-  _from_start('pendulum', 1_000_000, -300.0, 8),
+  _from_start(
+    'pendulum', 1_000_000, -300.0, plan.Goal('ES', -300.0, reached=8, seeds=10)
+  ),
   _from_start('reacher', 2_000_000, -6.0),
   _evolution('cartpole', 300_000, 475.0, 10),
   _evolution('inverted_pendulum', 500_000, 950.0, 5),
-  *(
-    study_plan.solves(f'{agent}:{preset}', label, budget, last, seeds, reached)
-    for agent, label, preset, budget, last, seeds, reached in (
-      ('a3c', 'A3C', 'cartpole', 300_000, 450.0, 10, 8),
-      ('a3c', 'A3C', 'acrobot', 500_000, -120.0, 5, 4),
-      ('a3c', 'A3C', 'inverted_pendulum', 400_000, 800.0, 10, 6),
-      ('es_mlp', 'ES', 'acrobot', 1_000_000, -110.0, 10, 8),
-      ('es_mlp', 'ES', 'swimmer', 2_000_000, 100.0, 5, 3),
-    )
-  ),
+  plan.solves('a3c:cartpole', 'A3C', 300_000, 450.0, 10, 8),
+  plan.solves('a3c:acrobot', 'A3C', 500_000, -120.0, 5, 4),
+  plan.solves('a3c:inverted_pendulum', 'A3C', 400_000, 800.0, 10, 6),
+  plan.solves('es_mlp:acrobot', 'ES', 1_000_000, -110.0, 10, 8),
+  plan.solves('es_mlp:swimmer', 'ES', 2_000_000, 100.0, 5, 3),
 )

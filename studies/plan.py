@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 import re
+from typing import Any
 
+from murmuration import jobs as jobs_lib
 from murmuration.launch import registry
 from murmuration.run_records import learning_statistics as statistics
-
-_LAUNCH = pathlib.Path(__file__).resolve().parents[1] / 'launch'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,23 +46,31 @@ class Variant:
   script: str = 'run.py'
 
   def __post_init__(self):
-    if self.together and self.best_of:
+    if self.together and (self.best_of or self.shared_by > 1):
       raise ValueError(
-        f'together=True makes a seed of each agent of a process, '
-        f'best_of={self.best_of} one of all. Give one of them.'
+        f'together=True makes a seed of each agent of a process: leave out '
+        f'best_of={self.best_of} and shared_by={self.shared_by}, or together.'
       )
-    if self.shared_by < 1 or (self.shared_by > 1 and self.together):
+    if self.shared_by < 1 or not 0 < self.counted <= 1:
       raise ValueError(
-        f'shared_by={self.shared_by} must be at least 1, and 1 with '
-        'together=True, whose agents are a seed each.'
+        f'shared_by={self.shared_by} must be at least 1, and '
+        f'counted={self.counted} above 0 and at most 1.'
       )
-    if not 0 < self.counted <= 1:
-      raise ValueError(f'counted={self.counted} must be above 0, at most 1.')
 
   @property
   def scale(self) -> float:
     """Steps of a curve for one of run.steps_per_agent."""
     return self.shared_by * self.counted
+
+
+def variant(*words: str, **more: Any) -> Variant:
+  """A variant of AGENT:PRESET and settings, each as 'section.name=value'.
+
+  Words that begin with -- are flags as they are; `more` is as for Variant.
+  """
+  cell, *rest = words
+  flags = (w if w.startswith('--') else f'--config.{w}' for w in rest)
+  return Variant((cell, *flags), **more)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +109,8 @@ class Study:
     threshold: mean return that counts as solved.
     seeds: runs of each variant: seeds 0 to seeds - 1.
     variants: systems by label, in the order of the table.
-    baseline: label of the variant that differences are measured from.
+    baseline: label of the variant that differences are measured from; by
+      default the first.
     random: mean return of a random policy, as which a crashed run counts; None:
       that of REFERENCES, where the environment has to be.
     timed: whether systems are also compared at equal wall-clock time, in a
@@ -114,55 +123,51 @@ class Study:
   threshold: float
   seeds: int
   variants: Mapping[str, Variant]
-  baseline: str
+  baseline: str = ''
   random: float | None = None
   timed: bool = False
   goals: tuple[Goal, ...] = ()
   contrasts: tuple[Contrast, ...] = ()
 
   def __post_init__(self):
-    where = f'study {self.name!r}:'
+    if not self.baseline:
+      object.__setattr__(self, 'baseline', next(iter(self.variants)))
+    wrong = self._wrong()
+    if wrong:
+      raise ValueError(f'study {self.name!r}: {wrong}')
+
+  def _wrong(self) -> str:
     if not re.fullmatch(r'[a-z0-9_]+', self.name):
-      raise ValueError(
-        f'{where} the name is that of a directory: use a-z, 0-9 and _.'
-      )
+      return 'the name is that of a directory: use a-z, 0-9 and _.'
     if self.random is None and self.environment not in statistics.REFERENCES:
-      raise ValueError(
-        f'{where} a crashed run counts as a random policy, and the return of '
-        f'one on {self.environment} is not known. Measure it, and give it as '
-        'random=.'
+      return (
+        'a crashed run counts as a random policy, and the return of one on '
+        f'{self.environment} is not known. Measure it, and give it as random=.'
       )
-    if self.budget < 1 or self.seeds < 1:
-      raise ValueError(
-        f'{where} budget={self.budget} and seeds={self.seeds} must be at '
-        'least 1.'
-      )
-    named = [self.baseline, *(g.variant for g in self.goals)]
-    for contrast in self.contrasts:
-      named += [contrast.variant, contrast.against]
-    for label in named:
-      if label not in self.variants:
-        raise ValueError(
-          f'{where} there is no variant {label!r}; there are '
-          f'{list(self.variants)}.'
-        )
     for label in self.variants:
-      if not 1 <= self.budget_of(label) <= self.budget:
-        raise ValueError(
-          f'{where} {label!r} has a budget of {self.budget_of(label)} steps; '
-          f"it must be from 1 to the study's, {self.budget}."
+      if not 1 <= self.budget_of(label) <= self.budget or self.seeds < 1:
+        return (
+          f'{label!r} has budget={self.budget_of(label)} and seeds='
+          f'{self.seeds}; both must be at least 1, and the budget at most '
+          f"the study's, {self.budget}."
         )
-    slugs = {slug(label) for label in self.variants}
-    if len(slugs) < len(self.variants):
-      raise ValueError(
-        f'{where} two labels of {list(self.variants)} give one directory '
-        'name. Let them differ in letters or digits.'
+    named = [self.baseline, *(goal.variant for goal in self.goals)]
+    named += [x for c in self.contrasts for x in (c.variant, c.against)]
+    if unknown := [label for label in named if label not in self.variants]:
+      return (
+        f'there is no variant {unknown[0]!r}; there are {list(self.variants)}.'
+      )
+    if len({*map(slug, self.variants)}) < len(self.variants):
+      return (
+        f'two labels of {list(self.variants)} give one directory name. Let '
+        'them differ in letters or digits.'
       )
     if self.timed and any(v.together for v in self.variants.values()):
-      raise ValueError(
-        f'{where} a variant whose seeds share a process has no seconds of one '
-        'seed. Leave out together=True or timed=True.'
+      return (
+        'a variant whose seeds share a process has no seconds of one seed. '
+        'Leave out together=True or timed=True.'
       )
+    return ''
 
   def budget_of(self, label: str) -> int:
     """Environment steps of each agent of a variant."""
@@ -183,10 +188,9 @@ class Study:
     Raises:
       ValueError: no such variant.
     """
-    unknown = [label for label in labels if label not in self.variants]
-    if unknown:
+    if unknown := {*labels}.difference(self.variants):
       raise ValueError(
-        f'study {self.name!r} has no variant {unknown[0]!r}; there are '
+        f'study {self.name!r} has no variant {min(unknown)!r}; there are '
         f'{list(self.variants)}.'
       )
     kept = {self.baseline, *labels}
@@ -200,13 +204,19 @@ class Study:
     )
 
 
-def environment_of(cell: str) -> str:
-  """The environment of AGENT:PRESET."""
+def compare(
+  name: str,
+  cell: str,
+  budget: int,
+  threshold: float,
+  seeds: int,
+  variants: Mapping[str, Variant],
+  **more: Any,
+) -> Study:
+  """A study on the environment of AGENT:PRESET; `more` as for Study."""
   agent, preset = registry.split(cell)
-  presets = registry.agent(agent).presets
-  if preset not in presets:
-    raise ValueError(f'{cell}: {agent} has the presets {", ".join(presets)}.')
-  return presets[preset]['environment']
+  environment = registry.agent(agent).presets[preset]['environment']
+  return Study(name, environment, budget, threshold, seeds, variants, **more)
 
 
 def solves(
@@ -223,55 +233,32 @@ def solves(
   `reached` is the number of seeds that must, by default all; the name is by
   default AGENT_PRESET.
   """
-  return Study(
-    name=name or cell.replace(':', '_'),
-    environment=environment_of(cell),
-    budget=budget,
-    threshold=threshold,
-    seeds=seeds,
-    variants={label: Variant((cell,))},
-    baseline=label,
+  return compare(
+    name or cell.replace(':', '_'),
+    cell,
+    budget,
+    threshold,
+    seeds,
+    {label: Variant((cell,))},
     goals=(Goal(label, threshold, reached=reached or seeds, seeds=seeds),),
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job(jobs_lib.Job):
   """One process of a study.
 
   Attributes:
     seeds: one seed, or all seeds that the process makes together.
-    path: run directory.
-    arguments: of the script, without the run directory.
     budget: environment steps of each agent.
-    stage: suffix of the record's name, for runs that go on after a record.
-    resumes: whether to resume what is in the directory, or to delete it.
+    scale: of its curve's steps; see `Variant.scale`.
   """
 
   study: str
   variant: str
   seeds: tuple[int, ...]
-  path: pathlib.Path
-  script: pathlib.Path
-  arguments: tuple[str, ...]
   budget: int
-  scale: float = 1.0  # of its curve's steps; see `Variant.scale`
-  stage: str = ''
-  resumes: bool = False
-
-  @property
-  def log(self) -> pathlib.Path:
-    return self.path.with_name(f'{self.path.name}.log')
-
-  @property
-  def begun(self) -> bool:
-    """Whether the program got as far as its run directory."""
-    return (self.path / 'config.json').is_file()
-
-  @property
-  def record(self) -> pathlib.Path:
-    """File that says how the process ended; absent until it has."""
-    return self.path.with_name(f'{self.path.name}{self.stage}.json')
+  scale: float = 1.0
 
 
 def jobs(study: Study, directory: pathlib.Path) -> list[Job]:
@@ -279,26 +266,25 @@ def jobs(study: Study, directory: pathlib.Path) -> list[Job]:
 
   Systems alternate, so that other load on the machine affects all alike.
   """
-  found, seeds = [], study.seeds
-  for seed in range(seeds):
+  found = []
+  for seed in range(study.seeds):
     for label, variant in study.variants.items():
       if variant.together and seed:
         continue
-      name = f'{slug(label)}-{seed}'
-      own: tuple[int, ...] = (seed,)
+      name, own = f'{slug(label)}-{seed}', [seed]
       if variant.together:
         # The number of seeds is in the name: more seeds make another process.
-        name, own = f'{slug(label)}-of-{seeds}', tuple(range(seeds))
+        name, own = f'{slug(label)}-of-{study.seeds}', [*range(study.seeds)]
       found.append(
         Job(
-          study.name,
-          label,
-          own,
-          directory / name,
-          _LAUNCH / variant.script,
-          (*arguments(study, label), f'--seed={seed}'),
-          study.budget_of(label),
-          variant.scale,
+          study=study.name,
+          variant=label,
+          seeds=tuple(own),
+          path=directory / name,
+          script=jobs_lib.RUN.parent / variant.script,
+          arguments=(*arguments(study, label), f'--seed={seed}'),
+          budget=study.budget_of(label),
+          scale=variant.scale,
         )
       )
   return found

@@ -26,8 +26,7 @@ from murmuration.launch import session
 from murmuration.run_records import commands
 from murmuration.run_records import curves
 from murmuration.run_records import jsonable
-from murmuration.studies import scores as study_scores
-from murmuration.studies import tables as study_tables
+from murmuration.studies import tables as tables_lib
 
 _RESULTS = session.root() / 'docs' / 'results'
 
@@ -50,9 +49,9 @@ def parts() -> dict[str, str]:
     'parameter_server graph': _picture('gorila_dqn'),
     'agent table': table(),
     'zoo': zoo(),
-    'scores': study_scores.scores(results()),
-    'comparisons': study_scores.comparisons(results()),
-    'goals': study_scores.goals(results()),
+    'scores': tables_lib.scores(results()),
+    'comparisons': tables_lib.comparisons(results()),
+    'goals': tables_lib.goals(results()),
     **{f'results of {name}': table for name, table in studies.items()},
   }
 
@@ -68,7 +67,7 @@ def results() -> dict[str, Any]:
 def tables() -> dict[pathlib.Path, str]:
   """Maps each table of docs/results to its text, made from its numbers."""
   return {
-    _RESULTS / study / 'table.md': study_tables.render(found)
+    _RESULTS / study / 'table.md': tables_lib.render(found)
     for study, found in results().items()
   }
 
@@ -113,7 +112,7 @@ def _bar(cell: str, environment: str) -> str:
   needed = run.get('target_return')
   if needed is None:
     needed = curves.threshold(environment)
-  return study_tables.bar(environment, needed)
+  return tables_lib.bar(environment, needed)
 
 
 def table() -> str:

@@ -26,19 +26,18 @@ import dataclasses
 import importlib.util
 import os
 import shlex
-import signal
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
+from murmuration import jobs as jobs_lib
 from murmuration.launch import session
 from murmuration.run_records import commands
+from murmuration.run_records import compared
 from murmuration.run_records import jsonable
 from murmuration.studies import plan as study_plan
-from murmuration.studies import plots as study_plots
-from murmuration.studies import progress as study_progress
 from murmuration.studies import runs as study_runs
-from murmuration.studies import summaries as study_results
-from murmuration.studies import tables as study_table
+from murmuration.studies import summaries
+from murmuration.studies import tables
 
 STUDIES_FILE = session.root() / 'studies' / 'declared.py'
 PUBLISHED = session.root() / 'docs' / 'results'
@@ -46,35 +45,28 @@ PUBLISHED = session.root() / 'docs' / 'results'
 
 def main() -> int:
   first.raise_interrupts()
-  # SIGHUP and SIGTERM interrupt it as Ctrl-C does.
-  for number in (signal.SIGTERM, signal.SIGHUP):
-    if signal.getsignal(number) != signal.SIG_IGN:
-      signal.signal(number, signal.default_int_handler)
+  jobs_lib.interrupt_on_signals()
   try:
     args = _parser().parse(sys.argv[1:])
     studies = _chosen(load(args.studies), args)
     out = pathlib.Path(args.out)
     arguments = [f'--variant={shlex.quote(v)}' for v in args.variant or ()]
-    program = 'python studies/results.py'
     if args.studies.resolve() != STUDIES_FILE.resolve():
-      program = 'murmuration results'  # from wherever that file is
       arguments.append(f'--studies={shlex.quote(str(args.studies))}')
-    with study_runs.alone({out / study.name for study in studies}):
-      code = run(
+    with jobs_lib.alone({out / study.name for study in studies}):
+      return run(
         studies,
         out,
         publish=PUBLISHED if args.publish else None,
         parallel=args.jobs,
         retry_crashed=args.retry_crashed,
         arguments=arguments,
-        program=program,
       )
   except (ValueError, OSError) as e:
     return commands.refuse(e)
   except KeyboardInterrupt:
     print('Interrupted. The same command goes on from here.', file=sys.stderr)
     return commands.INTERRUPTED
-  return code
 
 
 def run(
@@ -85,16 +77,17 @@ def run(
   parallel: int = 1,
   retry_crashed: bool = False,
   arguments: Sequence[str] = (),
-  program: str = 'python studies/results.py',
 ) -> int:
   """Makes the missing runs, and the results of each study.
 
   Args:
+    studies: what is made.
     out: directory of runs, and of results that are not published; a
       subdirectory for each study.
     publish: directory for the results instead of `out`.
+    parallel: runs at a time; one of studies with seconds.
     retry_crashed: whether to make crashed runs again.
-    arguments, program: of the command that is shown with the table.
+    arguments: of the command that is shown with the table.
 
   Returns:
     1 if a run crashed, else 0.
@@ -108,23 +101,20 @@ def run(
     name: study_runs.missing(own, retry_crashed) for name, own in jobs.items()
   }
   at_a_time = {s.name: 1 if s.timed else parallel for s in studies}
-  progress = study_progress.Progress(
-    [job for own in jobs.values() for job in own],
-    [job for own in missing.values() for job in own],
-    at_a_time,
+  progress = study_runs.Progress(
+    [job for own in missing.values() for job in own], at_a_time
   )
-  crashed = 0
+  crashed = False
   for study in studies:
     name, own = study.name, jobs[study.name]
     study_runs.run_all(missing[name], at_a_time[name], progress)
-    crashed += sum(study_runs.record(job)['exit_code'] != 0 for job in own)
-    command = ' '.join(
-      [f'{program} --study={name} --seeds={study.seeds}']
-      + [f'--jobs={at_a_time[name]}', *arguments]
-    )
+    crashed |= any(study_runs.record(job)['exit_code'] for job in own)
+    words = [f'--study={name}', f'--seeds={study.seeds}']
+    words += [f'--jobs={at_a_time[name]}', *arguments]
+    command = ' '.join(['python studies/results.py', *words])
     target = (publish or out) / name
     print(f'\n{name}\n\n{write(study, own, target, command)}\nIn {target}\n')
-  return 1 if crashed else 0
+  return int(crashed)
 
 
 def write(
@@ -137,16 +127,16 @@ def write(
 
   Returns the table. There is no picture if no run reached an evaluation.
   """
-  systems = study_results.read(study, jobs)
-  results = study_results.collect(study, systems, command)
+  systems = summaries.read(study, jobs)
+  results = summaries.collect(study, systems, command)
   target.mkdir(parents=True, exist_ok=True)
   jsonable.write(target / 'results.json', results)
-  table = study_table.render(results)
+  table = tables.render(results)
   (target / 'table.md').write_text(table, encoding='utf-8')
   picture = target / 'learning_curves.png'
   picture.unlink(missing_ok=True)  # it may be of other runs
   try:
-    study_plots.compare_curves(
+    compared.compare_curves(
       {label: system.curves for label, system in systems.items()},
       picture,
       budget=study.budget,
@@ -178,57 +168,6 @@ def load(path: pathlib.Path) -> dict[str, study_plan.Study]:
   return module.STUDIES
 
 
-def _parser() -> commands.Parser:
-  parser = commands.Parser(__doc__)
-  parser.add_argument(
-    '--study', help='names of studies, with commas; default: all'
-  )
-  parser.add_argument(
-    '--seeds',
-    type=commands.at_least(1),
-    help="of each variant; default: the study's own",
-  )
-  parser.add_argument(
-    '--jobs',
-    type=commands.at_least(1),
-    default=1,
-    help='runs at a time; studies with seconds have one in any case',
-  )
-  parser.add_argument(
-    '--variant',
-    action='append',
-    help='only this one and the baseline; may be repeated',
-  )
-  parser.add_argument(
-    '--publish',
-    action='store_true',
-    help=f'write to {PUBLISHED}, not --out; --nopublish: to --out',
-  )
-  parser.add_argument(
-    '--nopublish',
-    dest='publish',
-    action='store_false',
-    help=argparse.SUPPRESS,
-  )
-  parser.add_argument(
-    '--retry_crashed',
-    action='store_true',
-    help='make crashed runs again: after a repair, never to get better seeds',
-  )
-  parser.add_argument(
-    '--out',
-    default='runs/results',
-    help='where runs and results are kept; default: %(default)s',
-  )
-  parser.add_argument(
-    '--studies',
-    default=STUDIES_FILE,
-    type=pathlib.Path,
-    help='file with STUDIES; default: %(default)s',
-  )
-  return parser
-
-
 def _chosen(
   known: Mapping[str, study_plan.Study], args: argparse.Namespace
 ) -> list[study_plan.Study]:
@@ -249,6 +188,52 @@ def _chosen(
       study = study.only(args.variant)
     found.append(dataclasses.replace(study, seeds=seeds))
   return found
+
+
+def _parser() -> commands.Parser:
+  at_least = commands.at_least
+  made = commands.Parser(__doc__)
+  made.add_argument('--study', help='names, with commas; default: all')
+  made.add_argument(
+    '--seeds', type=at_least(1), help="of each variant; default: the study's"
+  )
+  made.add_argument(
+    '--jobs',
+    type=at_least(1),
+    default=1,
+    help='runs at a time; studies with seconds have one in any case',
+  )
+  made.add_argument(
+    '--variant',
+    action='append',
+    help='only this one and the baseline; may be repeated',
+  )
+  made.add_argument(
+    '--publish', action='store_true', help=f'write to {PUBLISHED}, not --out'
+  )
+  made.add_argument(
+    '--nopublish',
+    dest='publish',
+    action='store_false',
+    help='write to --out (the default), after `make results`',
+  )
+  made.add_argument(
+    '--retry_crashed',
+    action='store_true',
+    help='make crashed runs again: after a repair, never to get better seeds',
+  )
+  made.add_argument(
+    '--out',
+    default='runs/results',
+    help='where runs and results are kept; default: %(default)s',
+  )
+  made.add_argument(
+    '--studies',
+    default=STUDIES_FILE,
+    type=pathlib.Path,
+    help='file with STUDIES; default: %(default)s',
+  )
+  return made
 
 
 if __name__ == '__main__':

@@ -9,67 +9,58 @@ another config today, because a preset or a default has changed.
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import concurrent.futures
-import contextlib
-import fcntl
 import functools
-import hashlib
 import json
 import os
 import pathlib
-import shutil
-import signal
 import subprocess
 import sys
 import time
 from typing import Any
 
-from murmuration.launch.engines import linux
-from murmuration.launch.engines import state
+from murmuration import jobs as jobs_lib
 from murmuration.run_records import jsonable
 from murmuration.studies import plan as study_plan
-from murmuration.studies import progress as study_progress
 
-# Exit codes that say nothing about a system: usage errors and interruptions.
-_NO_RESULT = (2, *state.BROKEN_OFF, -signal.SIGINT, -signal.SIGTERM)
-_POLL_S = 0.2
-_STOP_S = 30.0  # for a run to end by itself after SIGTERM
 _RESOLVE_S = 300.0  # for a script to print its config, on a busy machine
-# Settings that differ on purpose between the runs of a variant.
-_OF_ONE_RUN = ('seed',)
 
 
-class Refused(ValueError):
-  """The runs cannot be made; the message says why and what to change."""
+class Progress:
+  """A line for each run that ends, with the time left by the steps so far."""
+
+  def __init__(
+    self, missing: Sequence[study_plan.Job], parallel: Mapping[str, int]
+  ):
+    """`parallel` has numbers of concurrent runs by the name of the study."""
+    self._parallel = parallel
+    self._left = set(missing)
+    self._total = len(missing)
+    self._seconds = self._steps = 0.0
+
+  def ended(self, job: study_plan.Job, code: int, took_s: float) -> None:
+    self._left.remove(job)
+    self._seconds += took_s
+    self._steps += job.budget * len(job.seeds)
+    left_s = sum(
+      self._seconds / self._steps * other.budget * len(other.seeds)
+      / self._parallel[other.study]
+      for other in self._left
+    )  # fmt: skip
+    said = f'crashed with exit code {code}, see {job.log}' if code else 'done'
+    print(
+      f'[{self._total - len(self._left)}/{self._total}] '
+      f'{job.study}/{job.path.name}: {said} after {_time(took_s)}, about '
+      f'{_time(left_s)} left',
+      flush=True,
+    )
 
 
-@contextlib.contextmanager
-def alone(directories: Iterable[pathlib.Path]) -> Iterator[None]:
-  """Keeps other processes of this host from making runs in `directories`.
-
-  They would mistake a run in progress for an interrupted one. Directories are
-  created if missing.
-
-  Raises:
-    Refused: another process makes runs there.
-  """
-  with contextlib.ExitStack() as held:
-    for directory in directories:
-      directory.mkdir(parents=True, exist_ok=True)
-      opened = os.open(directory, os.O_RDONLY)
-      held.callback(os.close, opened)  # releases the lock
-      try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        raise Refused(
-          f'another process is making runs in {directory}. Wait until it has '
-          'ended, or give another directory.'
-        ) from None
-      except OSError:
-        pass  # the file system has no locks
-    yield
+def _time(seconds: float) -> str:
+  if seconds < 6000:
+    return f'{seconds:.0f} s' if seconds < 100 else f'{seconds / 60:.0f} min'
+  return f'{seconds / 3600:.1f} h'
 
 
 def missing(
@@ -79,26 +70,21 @@ def missing(
 
   Raises:
     Refused: an existing run was made with other flags, or with a config that
-      its flags no longer resolve to; a script is not here, or refuses its
-      flags.
+      its flags no longer resolve to, or a script refuses its flags.
   """
   found = []
-  # By variant, also where it has none yet: its flags are to be looked at.
-  kept: dict[str, list[study_plan.Job]] = {job.variant: [] for job in jobs}
   # The flags of a variant's runs differ only in the seed.
   first = {job.variant: job for job in reversed(jobs)}
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    resolved = pool.map(resolve, first.values())
+    today = dict(zip(first, resolved, strict=True))
   for job in jobs:
     if not job.record.exists():
-      if not job.script.exists():
-        raise Refused(
-          f'{job.variant} runs {job.script.name}, which is not installed with '
-          'the package. Make this study in a clone of the project.'
-        )
       found.append(job)
       continue
     made = record(job)
     if made['command'] != command(job):
-      raise Refused(
+      raise jobs_lib.Refused(
         f'{job.path} was made by `{made["command"]}`, and asked for is '
         f'`{command(job)}`. Remove it with {job.record.name}, or give '
         'another --out.'
@@ -106,19 +92,14 @@ def missing(
     if retry_crashed and made['exit_code']:
       found.append(job)
     else:
-      kept[job.variant].append(job)
-  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    today = pool.map(resolve, first.values())
-    for label, config in zip(first, today, strict=True):
-      for job in kept[label]:
-        _check_config(job, config)
+      _check_config(job, today[job.variant])
   return found
 
 
 def run_all(
   jobs: Sequence[study_plan.Job],
   parallel: int,
-  progress: study_progress.Progress,
+  progress: Progress,
 ) -> None:
   """Runs jobs, `parallel` at a time, and writes their records.
 
@@ -126,46 +107,32 @@ def run_all(
     Refused: a run refused its flags, ended before it created its directory, or
       was stopped by a signal.
   """
-  for job in jobs:
-    job.record.unlink(missing_ok=True)
-  waiting = collections.deque(jobs)
-  running: dict[study_plan.Job, subprocess.Popen] = {}
   began: dict[study_plan.Job, tuple[float, str]] = {}
-  try:
-    while waiting or running:
-      while waiting and len(running) < parallel:
-        job = waiting.popleft()
-        began[job] = time.time(), revision()
-        running[job] = _start(job)
-      time.sleep(_POLL_S)
-      for job, process in list(running.items()):
-        code = process.poll()
-        if code is None:
-          continue
-        del running[job]
-        if code in _NO_RESULT or not job.begun:
-          raise Refused(
-            f'{job.study}/{job.path.name} ended with exit code {code} and has '
-            f'no result. The end of its log, {job.log}:\n{_tail(job.log)}'
-          )
-        began_s, code_then = began[job]
-        took_s = time.time() - began_s
-        jsonable.write(
-          job.record,
-          {
-            'command': command(job),
-            'config': digest(jsonable.read(job.path / 'config.json')),
-            'exit_code': code,
-            'began_unix_s': began_s,
-            'process_s': took_s,
-            'at_a_time': parallel,
-            'code': revision(since=code_then),
-            'machine': machine(),
-          },
-        )
-        progress.ended(job, code, took_s)
-  finally:
-    _stop(running.values())
+
+  def begun() -> Iterator[study_plan.Job]:
+    for job in jobs:
+      began[job] = time.time(), revision()
+      yield job
+
+  def ended(job: study_plan.Job, code: int) -> None:
+    began_s, code_then = began[job]
+    took_s = time.time() - began_s
+    jsonable.write(
+      job.record,
+      {
+        'command': command(job),
+        'config': jobs_lib.digest(jsonable.read(job.path / 'config.json')),
+        'exit_code': code,
+        'began_unix_s': began_s,
+        'process_s': took_s,
+        'at_a_time': parallel,
+        'code': revision(since=code_then),
+        'machine': machine(),
+      },
+    )
+    progress.ended(job, code, took_s)
+
+  jobs_lib.run(begun(), parallel, ended)
 
 
 def record(job: study_plan.Job) -> dict[str, Any]:
@@ -196,18 +163,11 @@ def resolve(job: study_plan.Job) -> dict[str, Any]:
     done.check_returncode()
     return json.loads(done.stdout)
   except (subprocess.CalledProcessError, ValueError) as e:
-    raise Refused(
+    raise jobs_lib.Refused(
       f'`{command(job)}` with --print-config ended with exit code '
       f'{done.returncode} and printed no config, so no run is made:\n'
       f'{(done.stdout + done.stderr)[-2000:]}'
     ) from e
-
-
-def digest(config: dict[str, Any]) -> str:
-  """A hash of a run's config that all seeds of a variant share."""
-  kept = {k: v for k, v in config.items() if k not in _OF_ONE_RUN}
-  text = json.dumps(kept, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @functools.lru_cache
@@ -251,57 +211,19 @@ def _check_config(job: study_plan.Job, today: dict[str, Any]) -> None:
   path = job.path / 'config.json'
   then = jsonable.read(path) if path.exists() else {}
   # Older records hold no hash; the run's own config is hashed instead.
-  if record(job).get('config', digest(then)) == digest(today):
+  if record(job).get('config', jobs_lib.digest(then)) == jobs_lib.digest(today):
     return
   old, new = dict(jsonable.flat(then)), dict(jsonable.flat(today))
+  none = 'not there'
   changed = [
-    f'{name} was {old.get(name, "not there")} and is '
-    f'{new.get(name, "not there")}'
-    for name in sorted({*old, *new} - set(_OF_ONE_RUN))
-    if old.get(name) != new.get(name) or (name in old) != (name in new)
+    f'{name} was {old.get(name, none)} and is {new.get(name, none)}'
+    for name in sorted({*old, *new} - {'seed'})
+    if old.get(name, none) != new.get(name, none)
   ]
   more = f', and {len(changed) - 3} more' if len(changed) > 3 else ''
-  raise Refused(
+  raise jobs_lib.Refused(
     f'{job.path} was made before the settings of `{command(job)}` changed: '
     f'{"; ".join(changed[:3])}{more}. Runs of two configs are not one system: '
     f'remove the runs of {job.variant!r} with their records, or give another '
     '--out.'
   )
-
-
-def _start(job: study_plan.Job) -> subprocess.Popen:
-  resumes = job.resumes and job.begun
-  if job.path.exists() and not resumes:
-    shutil.rmtree(job.path)
-  job.path.parent.mkdir(parents=True, exist_ok=True)
-  where = 'resume' if resumes else 'run_dir'
-  with open(job.log, 'a' if resumes else 'w', encoding='utf-8') as file:
-    return subprocess.Popen(
-      [sys.executable, job.script, f'--{where}={job.path}', *job.arguments],
-      stdout=file,
-      stderr=subprocess.STDOUT,
-      stdin=subprocess.DEVNULL,
-      # Ctrl-C reaches only this process, which forwards it once, as SIGTERM:
-      # what a shell started in the background ignores SIGINT.
-      start_new_session=True,
-      preexec_fn=functools.partial(
-        linux.die_with_parent, os.getpid(), signal.SIGTERM
-      ),
-    )
-
-
-def _stop(processes) -> None:
-  for process in processes:
-    if process.poll() is None:
-      process.send_signal(signal.SIGTERM)
-  deadline = time.monotonic() + _STOP_S
-  for process in processes:
-    try:
-      process.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-      os.killpg(process.pid, signal.SIGKILL)
-      process.wait()
-
-
-def _tail(path: pathlib.Path) -> str:
-  return path.read_text(encoding='utf-8', errors='replace')[-2000:].strip()

@@ -20,7 +20,6 @@ from murmuration.run_records import run_directory
 from murmuration.studies import plan as study_plan
 from murmuration.studies import runs as study_runs
 
-_WHOLE = 0.9  # least part of the budget at the last evaluation of a whole run
 _DENSE = 0.8  # least part of run.evaluations in the curve of a whole run
 _LEAST_SEEDS = 2  # of each system, for a verdict
 _NOTHING = curves.Curve(np.zeros(0), np.zeros(0), np.zeros(0))
@@ -75,10 +74,10 @@ def read(
     run = run_directory.open(job.path).config().get('run', {})
     least = _DENSE * run.get('evaluations', 0)
     system.sparse.extend(
-      whole(c, job.budget) and len(c.steps) < least for c in own
+      curves.whole(c, job.budget) and len(c.steps) < least for c in own
     )
     summary = run_directory.open(job.path).summary()
-    if summary is not None and whole(own[0], job.budget):
+    if summary is not None and curves.whole(own[0], job.budget):
       seconds = float(own[0].seconds[-1])
       system.seconds.append(seconds)
       totals = summary['totals']
@@ -119,37 +118,31 @@ def collect(
     return {'difference_steps': upto, **_against(study, first, second)}
 
   for label, system in systems.items():
-    budget = study.budget_of(label)
+    budget, variant = study.budget_of(label), study.variants[label]
     entry = _entry(study, _scores(study, systems, label, budget))
     entry['budget'] = budget
-    entry['crashed'] = sum(not whole(c, budget) for c in system.curves)
-    if study.variants[label].best_of:
-      entry['best_of'] = study.variants[label].best_of
-    if study.variants[label].shared_by > 1:
-      entry['shared_by'] = study.variants[label].shared_by
-    if study.variants[label].counted < 1:
-      entry['counted'] = study.variants[label].counted
-    if any(system.given_up):
-      entry['given_up'] = sum(system.given_up)
-    if any(system.sparse):
-      entry['sparse'] = sum(system.sparse)
+    entry['crashed'] = sum(not curves.whole(c, budget) for c in system.curves)
+    notes = {
+      'best_of': variant.best_of,
+      'shared_by': variant.shared_by if variant.shared_by > 1 else 0,
+      'counted': variant.counted if variant.counted < 1 else 0,
+      'given_up': sum(system.given_up),
+      'sparse': sum(system.sparse),
+    }
+    entry |= {name: value for name, value in notes.items() if value}
     entry['processes'] = len(system.records)
     entry['seconds'] = system.seconds
     entry['steps_per_s'] = system.steps_per_s
-    entry['command'] = shlex.join(
-      [study.variants[label].script, *study_plan.arguments(study, label)]
-    )
+    words = [variant.script, *study_plan.arguments(study, label)]
+    entry['command'] = shlex.join(words)
     if any(system.supervisor_steps):
       entry['supervisor_steps'] = system.supervisor_steps
     if label != study.baseline:
       entry |= against(label, study.baseline)
     results['variants'][label] = entry
   results['contrasts'] = [
-    {
-      **dataclasses.asdict(contrast),
-      **against(contrast.variant, contrast.against),
-    }
-    for contrast in study.contrasts
+    {**dataclasses.asdict(c), **against(c.variant, c.against)}
+    for c in study.contrasts
   ]
   results['goals'] = [
     _judged(goal, results['variants'][goal.variant]['last_three'])
@@ -161,11 +154,6 @@ def collect(
   return results
 
 
-def whole(curve: curves.Curve, budget: float) -> bool:
-  """Whether the last evaluation came near the end of the budget."""
-  return bool(len(curve.steps) and curve.steps[-1] >= _WHOLE * budget)
-
-
 def score(
   study: study_plan.Study, curve: curves.Curve, budget: int, upto: int
 ) -> tuple[float, float]:
@@ -174,7 +162,7 @@ def score(
   `budget` is what the run had; it is scored over at most as many steps, `upto`.
   """
   random = study.reference.random
-  over = not whole(curve, budget)
+  over = not curves.whole(curve, budget)
   area = statistics.learning_curve_auc(
     curve.steps, curve.returns, upto, random if over else None
   )
@@ -210,7 +198,11 @@ def equal_seconds(
   ends = [
     float(np.median([c.seconds[-1] for c in kept]))
     for label, system in systems.items()
-    if (kept := [c for c in system.curves if whole(c, study.budget_of(label))])
+    if (
+      kept := [
+        c for c in system.curves if curves.whole(c, study.budget_of(label))
+      ]
+    )
   ]
   return min(ends) if ends else None
 
@@ -223,7 +215,7 @@ def score_by_seconds(
   A run whose first evaluation ends later is scored as a random policy.
   """
   random = study.reference.random
-  over = not whole(curve, budget)
+  over = not curves.whole(curve, budget)
   area = statistics.learning_curve_auc(
     curve.seconds, curve.returns, seconds, random if over else None
   )

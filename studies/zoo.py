@@ -14,9 +14,7 @@ repeated; interrupted ones are resumed. A run with another seed is refused.
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
 import sys
 
 # When run as a file, Python searches studies/ for modules first.
@@ -31,9 +29,9 @@ if __name__ == '__main__':
   later.put_off()  # only the runs need TensorFlow; small policies do not
 
 from murmuration import export
+from murmuration import jobs
 from murmuration import play
 from murmuration.launch import registry
-from murmuration.launch import session
 from murmuration.run_records import commands
 from murmuration.run_records import curves
 from murmuration.run_records import run_directory
@@ -41,11 +39,6 @@ from murmuration.studies import runs
 
 EPISODES = 100
 MOST_BYTES = 100_000  # size limit of an entry
-_UNKNOWN = 'unknown'  # as `runs.revision` says it
-
-
-class NoEntry(ValueError):
-  """The run gives no policy for the zoo; the message says why."""
 
 
 def main() -> int:
@@ -97,45 +90,36 @@ def train(
   """Runs AGENT:PRESET in `path`, unless that run has finished.
 
   Returns:
-    The revision that made the run.
+    The revision that made the run; 'unknown' for what was there.
 
   Raises:
-    NoEntry: the run failed, or `path` holds a run with another seed.
+    ValueError: the run failed, or `path` holds a run with another seed.
   """
-  resumed = (path / 'config.json').is_file()
-  summary = None
-  if resumed:
+  words: tuple[str, ...] = (cell, f'--seed={seed}')
+  if wall_clock_s:
+    words += (f'--config.run.wall_clock_s={wall_clock_s}',)
+  job = jobs.Job(path=path, arguments=words, resumes=True)
+  before = 'unknown'
+  if not job.begun:
+    before = runs.revision()
+  else:
     there = run_directory.open(path)
     own = there.config()['seed']
     if own != seed:
-      raise NoEntry(
+      raise ValueError(
         f'{path} is a run of --seed={own}, and asked for is --seed={seed}. '
         'Give that, or another --out, or remove it.'
       )
     # An interrupted run also has a summary, which says so.
     summary = there.summary()
-  if summary is not None and summary['finished']:
-    if summary.get('outcome') == 'failed':
-      raise NoEntry(f'{path} has failed: {summary["reason"]}.')
-    return _UNKNOWN
-  before = _UNKNOWN if resumed else runs.revision()
-  limit = f'--config.run.wall_clock_s={wall_clock_s}'
-  done = subprocess.run(
-    [
-      *(sys.executable, '-m', 'murmuration', 'run'),
-      *((f'--resume={path}',) if resumed else (cell, f'--seed={seed}')),
-      *(() if resumed else (f'--run_dir={path}',)),
-      *((limit,) if wall_clock_s else ()),
-    ],
-    env={**os.environ, 'PYTHONPATH': str(session.root())},
-    stdin=subprocess.DEVNULL,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
-  if done.returncode:
-    tail = '\n'.join(done.stdout.splitlines()[-10:])
-    raise NoEntry(f'the run ended with exit code {done.returncode}:\n{tail}')
+    if summary and summary['finished']:
+      if summary.get('outcome') == 'failed':
+        raise ValueError(f'{path} has failed: {summary["reason"]}.')
+      return before
+  codes: list[int] = []
+  jobs.run([job], 1, lambda job, code: codes.append(code))
+  if codes != [0]:
+    raise ValueError(f'the run ended with exit code {codes}, see {job.log}.')
   return runs.revision(since=before)
 
 
@@ -145,8 +129,7 @@ def enter(path: pathlib.Path, to: pathlib.Path, code: str) -> dict:
   `code` is the revision that made the run.
 
   Raises:
-    NoEntry: the policy is not good enough, or too large.
-    ValueError: it cannot be exported.
+    ValueError: the policy is not good enough, too large, or not exportable.
   """
   config = run_directory.open(path).config()
   needed = config['run']['target_return']
@@ -157,12 +140,12 @@ def enter(path: pathlib.Path, to: pathlib.Path, code: str) -> dict:
     export.export(path, to=new, score=EPISODES, code=code)
     about = play.load(str(new)).about
     if needed is None or about['score'] < needed:
-      raise NoEntry(
+      raise ValueError(
         f'its policy has {about["score"]:.1f} {about["interval"]}, and '
         f'{needed} is needed.'
       )
     if new.stat().st_size >= MOST_BYTES:
-      raise NoEntry(
+      raise ValueError(
         f'it takes {new.stat().st_size:,} bytes, and {MOST_BYTES:,} are '
         'too many.'
       )

@@ -278,6 +278,7 @@ def run_commands(forker):
 @pytest.fixture(scope='module')
 def forked_runs(forker):
   """Runs of studies and sweeps are forks while this is there."""
+  from murmuration import jobs
   from murmuration.studies import runs as study_runs
 
   def start(words, stdout, **unused):
@@ -305,7 +306,7 @@ def forked_runs(forker):
 
   with pytest.MonkeyPatch.context() as patch:
     changed = types.SimpleNamespace(**{**vars(subprocess), 'Popen': start})
-    patch.setattr(study_runs, 'subprocess', changed)
+    patch.setattr(jobs, 'subprocess', changed)
     patch.setattr(study_runs, 'resolve', resolve)
     yield
 

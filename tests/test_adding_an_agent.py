@@ -106,7 +106,7 @@ def test_a_topology_of_a_user_s_own_is_named_as_an_agent_is(command):
   shown = command(
     'run.py', 'my_agents:SARSA', '--topology=own:ALONE', '--list-settings'
   )
-  assert '--config.single.num_agents=1' in shown
+  assert '--config.single.num_agents INT' in shown
   assert 'chance of a random action, here and in the target' in shown
 
 

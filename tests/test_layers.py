@@ -191,6 +191,15 @@ def test_replay_and_environment_loops_import_no_agents_and_not_each_other():
   assert breaches(across) == []
 
 
+def test_no_node_imports_the_inspector():
+  def inspects(module, name):
+    if inside(module, 'replay.inspect') or module == 'replay.export':
+      return False
+    return inside(name, 'replay.inspect')
+
+  assert breaches(inspects) == []
+
+
 @pytest.mark.parametrize('package', ['agents', 'replay', 'environment_loops'])
 def test_what_is_learned_knows_nothing_of_launchpad(package):
   def distributed(module, name):

@@ -11,7 +11,6 @@ from murmuration.replay import deadlock
 from murmuration.replay import packing
 from murmuration.replay import priorities as priorities_lib
 from murmuration.replay import sampler
-from murmuration.replay import shards
 
 _BURST = adders.TRANSITION_BURST  # transitions that an actor writes at once
 
@@ -148,7 +147,7 @@ class Transitions(kind.Kind):
       'sample_age_s': float(age.mean()),
       'sample_age_max_s': float(age.max()),
       'times_sampled': float(np.mean(sample.times_sampled)),
-      'replay_size': float(shards.table_size(sample) * self._size),
+      'replay_size': float(sampler.table_size(sample) * self._size),
       'replay_max_size': self.experiment.max_replay_size,
     }
     if self.prioritized:

@@ -13,11 +13,11 @@ from murmuration.agents import members as members_lib
 from murmuration.agents.unroll import unrolls
 from murmuration.launch import actor_settings
 from murmuration.launch.experience import kind
-from murmuration.replay import block_adder
+from murmuration.replay import adders
 from murmuration.replay import blocks
 from murmuration.replay import deadlock
 from murmuration.replay import packing
-from murmuration.replay import shards
+from murmuration.replay import sampler
 from murmuration.replay import tables as tables_lib
 
 _BLOCKS_IN_FLIGHT = 2  # prefetched by a sampler; each adds to the policy lag
@@ -98,12 +98,12 @@ class Unrolls(kind.Kind):
 
   def adder(self, client, table, behaviour, priorities, should_stop):
     del priorities
-    adder = block_adder.BlockAdder(
+    adder = adders.BlockAdder(
       client,
       table,
       self._layout,
       joined=self._joined,
-      options=kind.write_options(should_stop, block_adder.OPTIONS),
+      options=kind.write_options(should_stop, adders.BLOCK_OPTIONS),
     )
     return self._recorded(adder, behaviour)
 
@@ -170,7 +170,7 @@ class Unrolls(kind.Kind):
       'policy_lag_max': float(lags.max()),
       'sample_age_s': float(age.mean()),
       'stale_blocks': self._dropped,
-      'queue_size': float(shards.table_size(sample)),
+      'queue_size': float(sampler.table_size(sample)),
     }
 
 
@@ -198,7 +198,7 @@ class OwnUnrolls(Unrolls, kind.Local):
   def adder(self, client, table, behaviour, priorities, should_stop):
     del client, priorities, should_stop
     return self._recorded(
-      block_adder.BlockAdder(None, table, self._layout, writer=self._hand),
+      adders.BlockAdder(None, table, self._layout, writer=self._hand),
       behaviour,
     )
 
@@ -228,7 +228,7 @@ class OwnUnrolls(Unrolls, kind.Local):
 class _Hand:
   """Hands blocks from acting to learning; `count` blocks are one sample.
 
-  Both a writer of `block_adder.BlockAdder` and a `kind.Source`.
+  Both a writer of `adders.BlockAdder` and a `kind.Source`.
   """
 
   dropped = lost = not_finite = 0
@@ -241,7 +241,7 @@ class _Hand:
     del priority
     self._blocks.append(blocks.Block(*(column.copy() for column in block)))
 
-  def __next__(self) -> shards.Sample:
+  def __next__(self) -> sampler.Sample:
     count = self._count
     # The same thread writes, so waiting for missing blocks would never end.
     assert len(self._blocks) >= count, (len(self._blocks), count)
@@ -253,7 +253,7 @@ class _Hand:
       )
     )
     none = np.zeros(count, np.int64)
-    return shards.Sample(
+    return sampler.Sample(
       data=data,
       keys=none.astype(np.uint64),
       probabilities=np.ones(count, np.float32),

@@ -48,7 +48,7 @@ class Best:
       mark.unlink(missing_ok=True)  # what it was of is gone
     with contextlib.suppress(FileNotFoundError):
       self._start = len(run_directory.RunDirectory(run_dir).commands())
-    kept = checkpoints.read_to_play(self._path)
+    kept = checkpoints.read(self._path, repair=True)
     if kept is not None:
       self._rank = (
         bool(kept['confirmed']) and kept.get('start') == self._start,

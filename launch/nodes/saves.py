@@ -19,7 +19,6 @@ import numpy as np
 from murmuration.launch import pulse
 from murmuration.run_records import checkpoints
 from murmuration.run_records import run_directory
-from murmuration.run_records import unsaved
 
 _logger = logging.getLogger(__name__)
 _PERIOD_S = 5.0  # from the end of a learner's checkpoint to the next
@@ -174,7 +173,7 @@ class Rings:
       directory = checkpoints.directory(run_dir)
       name = node.replace('/', '-')
       for i in range(len(rings)):
-        self._paths.append(directory / unsaved.RING.format(f'{name}-{i}'))
+        self._paths.append(directory / checkpoints.RING.format(f'{name}-{i}'))
     self._rings = list(rings)
 
   def restore(self) -> None:
@@ -182,7 +181,7 @@ class Rings:
     for i, (path, ring) in enumerate(zip(self._paths, self._rings)):
       arrays = checkpoints.read(path, repair=True)
       if arrays is None:  # Runs of one worker have been saved without its name.
-        old = path.with_name(unsaved.RING.format(i))
+        old = path.with_name(checkpoints.RING.format(i))
         arrays = checkpoints.read(old, repair=True)
       if arrays is not None:
         ring.restore(arrays)

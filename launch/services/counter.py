@@ -20,11 +20,10 @@ import time
 from typing import Any
 
 from murmuration.launch import pulse
+from murmuration.launch.services import counter_log
+from murmuration.launch.services import counter_parts
 from murmuration.run_records import checkpoints
 from murmuration.run_records import jsonable
-from murmuration.run_records import rates
-from murmuration.run_records import run_end
-from murmuration.run_records import run_log
 
 _GRACE_S = 1.5  # After all nodes know: for what they still have to log.
 _MAX_GRACE_S = 5.0
@@ -69,17 +68,17 @@ class Counter:
         before a resume counts; time in between does not.
       clock: seconds, monotonic.
     """
-    self._end = run_end.RunEnd(budget, wall_clock_s)
+    self._end = counter_parts.RunEnd(budget, wall_clock_s)
     self._over = False  # The end is saved: nodes may hear of it.
     self._run_dir = None if run_dir is None else pathlib.Path(run_dir)
     self._clock = clock
     self._lock = threading.RLock()
-    self._nodes: dict[str, rates.NodeRecord] = {}
-    self._rates = rates.Rates()
+    self._nodes: dict[str, counter_parts.NodeRecord] = {}
+    self._rates = counter_parts.Rates()
     self._totals: dict[str, int] = {}
     self._elapsed_before_s = 0.0
     self._holds: dict[str, float] = {}  # node to when its hold ends
-    self._files = run_log.RunLog(self._run_dir)
+    self._files = counter_log.RunLog(self._run_dir)
     self._started = clock()
     self._start = pulse.life()[0]  # of the run, or its resumption
     self._saving = threading.Lock()
@@ -127,7 +126,7 @@ class Counter:
         self._add(record, counts, now)
         record.metrics.update(metrics or {})
         record.unlogged |= bool(metrics)
-      period_s = run_log.period_s(self._elapsed(now))
+      period_s = counter_log.period_s(self._elapsed(now))
       if record.unlogged and now - record.logged >= period_s:
         self._log_node(node, record, now)
     record.told = self._check_end()
@@ -341,7 +340,7 @@ class Counter:
     self._totals = {k: int(v) for k, v in state['totals'].items()}
     self._elapsed_before_s = float(state['elapsed_s'])
     for name, totals in state['node_totals'].items():
-      record = self._nodes[name] = rates.NodeRecord(now, dict(totals))
+      record = self._nodes[name] = counter_parts.NodeRecord(now, dict(totals))
       # Older versions saved none; they matter within one start only.
       record.lives(state.get('node_lives', {}).get(name, ('', 0)))
     if state.get('start') == self._start:
@@ -365,13 +364,13 @@ class Counter:
 
   # The rest is called with the lock held.
 
-  def _node(self, name: str) -> rates.NodeRecord:
+  def _node(self, name: str) -> counter_parts.NodeRecord:
     if name not in self._nodes:
-      self._nodes[name] = rates.NodeRecord(self._clock())
+      self._nodes[name] = counter_parts.NodeRecord(self._clock())
     return self._nodes[name]
 
   def _add(
-    self, node: rates.NodeRecord, counts: Mapping[str, int], now: float
+    self, node: counter_parts.NodeRecord, counts: Mapping[str, int], now: float
   ) -> None:
     for name, count in counts.items():
       known = node.totals.get(name, 0)
@@ -381,7 +380,9 @@ class Counter:
       self._rates.add(name, more, now)
       node.rates.add(name, more, now)
 
-  def _log_node(self, name: str, node: rates.NodeRecord, now: float) -> None:
+  def _log_node(
+    self, name: str, node: counter_parts.NodeRecord, now: float
+  ) -> None:
     node.logged, node.unlogged = now, False
     self._files.node(
       name,

@@ -30,7 +30,6 @@ from murmuration.replay import deadlock
 
 SECTION = 'actors'
 # Replay checkpoints depend on the size of an item; each shard has its own.
-LASTING = ('transitions_per_item', 'shards')
 Config = actor_settings.Config
 ignored = actor_settings.ignored
 members = parts.one_agent

@@ -24,7 +24,6 @@ from murmuration.launch.topologies import parts
 
 SECTION = 'evolution'
 members = parts.one_agent
-LASTING = ('optimizer', 'table_seed', 'table_size')
 Config = evolution.Config
 # An agent's settings that its greedy policy depends on. The others are about
 # learning by gradient, exploration or replay.

@@ -30,7 +30,6 @@ from murmuration.launch.topologies import parts
 SECTION = 'server'
 REPLAY = 'ring'  # each worker has its own
 members = parts.one_agent
-LASTING = ('num_shards',)  # Checkpoints hold slices.
 
 
 @dataclasses.dataclass(frozen=True)

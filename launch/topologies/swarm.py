@@ -25,7 +25,6 @@ from murmuration.launch.services import star_exchange
 from murmuration.launch.topologies import parts
 
 SECTION = 'swarm'
-LASTING = ('explorers_per_node',)  # A checkpoint holds those of one node.
 Config = explorers.Config
 
 

@@ -1,10 +1,7 @@
-"""`murmuration inspect` inspects replay, running or saved.
+"""`murmuration inspect` looks into replay, live or saved.
 
 command  the command line
-target   from the command line to servers and checkpoints
-read     the state of servers and checkpoints
-items    a look at some items
-report   all of it together, also as JSON
-words    what the numbers mean
-draw     tables and bars in the terminal
+target   which servers or checkpoints it means
+read     the tables there, their rates, and some of their items
+show     what the numbers mean, in the terminal and as JSON
 """

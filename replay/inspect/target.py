@@ -10,16 +10,16 @@ import pathlib
 import re
 import socket
 
-# Imports nothing slow, so that a wrong target is reported at once.
+# Imports nothing slow: mistakes are answered at once.
 from murmuration.replay import isolation
 
-# What run_records/launcher.py writes, and locks while the run's launcher lives.
+# run_records/launcher.py writes it, and locks it while the launcher lives.
 _LAUNCHER = 'launcher.json'
 _ADDRESS = re.compile(r'(\[[0-9a-fA-F:]+\]|[^\s:/]+):(\d{1,5})')
 
 
 class Unknown(ValueError):
-  """The argument is no address, run or checkpoint; the message helps."""
+  """The argument is no address, run or checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,65 +28,53 @@ class Target:
 
   Attributes:
     addresses: of live servers, by label.
-    directories: of checkpoints that were there, by label.
-    run: its directory, or None.
+    checkpoint: directory of a checkpoint, or None.
+    run: directory of a run, or None.
   """
 
   addresses: Mapping[str, str]
-  directories: Mapping[str, pathlib.Path]
+  checkpoint: pathlib.Path | None = None
   run: pathlib.Path | None = None
 
-  def saved(self) -> Mapping[str, pathlib.Path]:
-    """Checkpoints of now: a run saves its replay at its end, too."""
-    if self.run is None:
-      return self.directories
-    return _shards(self.run / 'checkpoints' / 'replay') or self.directories
+  def saved(self) -> dict[str, pathlib.Path]:
+    """Directories of the checkpoints that are there now, by label."""
+    if self.checkpoint is not None:
+      return {'checkpoint': self.checkpoint}
+    return {} if self.run is None else _checkpoints(self.run)
 
   def ended(self) -> bool:
     """Whether it is a run whose launcher has ended."""
     if self.run is None:
       return False
-    said = 'summary.json', _LAUNCHER  # of which one is there by then
-    return any((self.run / name).exists() for name in said) and not _locked(
-      self.run / _LAUNCHER
-    )
+    record = self.run / _LAUNCHER
+    there = record.exists() or (self.run / 'summary.json').exists()
+    return there and not _locked(record)
 
   def join(self) -> bool:
     """Moves this process into the network of the run, if it has its own.
 
     Returns:
-      Whether its servers may be there.
+      Whether there may be live servers.
 
     Raises:
-      Unknown: the record of its launcher cannot be read.
+      Unknown: the record of the launcher cannot be read.
       isolation.Refused: see `isolation.join`.
     """
     if self.run is None:
       return bool(self.addresses)
     record = self.run / _LAUNCHER
+    if not record.exists():
+      return bool(self.addresses)
+    if not _locked(record):
+      return False
     try:
       values = json.loads(record.read_text(encoding='utf-8'))
       pid, host = int(values['pid']), values['host']
-    except FileNotFoundError:
-      return True
     except (OSError, ValueError, LookupError, TypeError) as e:
       raise Unknown(f'{record} is not readable: {e!r}.') from e
-    if not _locked(record):
-      return False
     if host != socket.gethostname():
       return True  # its network is not here
     return isolation.join(pid, str(self.run))
-
-
-def _locked(path: pathlib.Path) -> bool:
-  try:
-    with open(path, 'rb') as file:
-      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  except OSError:
-    pass
-  return False
 
 
 def find(text: str) -> Target:
@@ -100,9 +88,7 @@ def find(text: str) -> Target:
     return _directory(path)
   match = _ADDRESS.fullmatch(text)
   if match and 0 < int(match[2]) < 65536:
-    return Target({'replay': text}, {})
-  if match:
-    raise Unknown(f'{text!r}: a port lies between 1 and 65535.')
+    return Target({'replay': text})
   if text.isdigit():
     raise Unknown(f'{text!r} is only a port. Give localhost:{text}.')
   raise Unknown(
@@ -113,11 +99,16 @@ def find(text: str) -> Target:
 
 def _directory(path: pathlib.Path) -> Target:
   if (path / 'tables.tfrecord').exists() or any(path.glob('generation_*')):
-    return Target({}, {'checkpoint': path})
-  saved = _shards(path / 'checkpoints' / 'replay') or _shards(path)
-  live = _addresses(path / 'replay')
-  if live or saved:
-    return Target(live, saved, path)
+    return Target({}, path)
+  live = {}
+  for file in sorted((path / 'replay').glob('shard_*.json'), key=_number):
+    try:
+      address = json.loads(file.read_text(encoding='utf-8'))['address']
+    except (OSError, ValueError, KeyError, TypeError) as e:
+      raise Unknown(f'{file} holds no address of a shard: {e!r}.') from e
+    live[file.stem.replace('_', ' ')] = str(address)
+  if live or _checkpoints(path):
+    return Target(live, run=path)
   raise Unknown(
     f'{path} is neither a run with replay servers (replay/shard_0.json) nor a '
     'replay checkpoint (generation_00000001/). Agents that learn from unrolls '
@@ -127,25 +118,26 @@ def _directory(path: pathlib.Path) -> Target:
   )
 
 
-def _shards(path: pathlib.Path) -> dict[str, pathlib.Path]:
-  found = [p for p in path.glob('shard_*') if any(p.glob('generation_*'))]
-  return {p.name.replace('_', ' '): p for p in sorted(found, key=_number)}
-
-
-def _addresses(path: pathlib.Path) -> dict[str, str]:
-  found: dict[str, str] = {}
-  for file in sorted(path.glob('shard_*.json'), key=_number):
-    try:
-      values: Mapping = json.loads(file.read_text(encoding='utf-8'))
-      found[file.stem.replace('_', ' ')] = str(values['address'])
-    except (OSError, ValueError, KeyError, TypeError) as e:
-      raise Unknown(
-        f'{file} is not readable as a shard file ({e!r}): it needs '
-        '{"address": "HOST:PORT", "shard": NUMBER}.'
-      ) from e
-  return found
+def _checkpoints(path: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Of the shards of a run, or of its directory of checkpoints."""
+  for directory in (path / 'checkpoints' / 'replay', path):
+    found = [p for p in directory.glob('shard_*') if [*p.glob('generation_*')]]
+    if found:
+      return {p.name.replace('_', ' '): p for p in sorted(found, key=_number)}
+  return {}
 
 
 def _number(path: pathlib.Path) -> int:
-  match = re.search(r'(\d+)', path.stem)
-  return int(match[1]) if match else -1
+  match = re.search(r'\d+', path.stem)
+  return int(match[0]) if match else -1
+
+
+def _locked(path: pathlib.Path) -> bool:
+  try:
+    with open(path, 'rb') as file:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  except OSError:
+    pass
+  return False

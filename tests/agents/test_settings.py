@@ -9,28 +9,8 @@ from typing import Annotated, Literal
 import numpy as np
 import pytest
 
-from murmuration.agents import a2c
-from murmuration.agents import d4pg
-from murmuration.agents import ddpg
-from murmuration.agents import dqn
-from murmuration.agents import impala
-from murmuration.agents import ppo
-from murmuration.agents import sac
 from murmuration.agents import settings
-from murmuration.agents.acme import d4pg as acme_d4pg
-from murmuration.agents.acme import dqn as acme_dqn
-from murmuration.agents.swarm import explorers
 from murmuration.launch import actor_settings
-from murmuration.launch import experiment
-
-CONFIGS = [
-  *(agent.Config for agent in (a2c, d4pg, ddpg, dqn, impala, ppo, sac)),
-  acme_d4pg.Config,
-  acme_dqn.Config,
-  explorers.Config,
-  actor_settings.Config,
-  experiment.RunConfig,
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,42 +118,6 @@ def test_a_setting_that_needs_another_is_ignored_without_it():
     'agent.kind': 'it needs agent.limit, and that is None'
   }
   assert settings.ignored(Config(rule='c'), 'agent') == {}
-
-
-def test_settings_are_described_with_the_comments_of_their_source():
-  found = {setting.name: setting for setting in settings.describe(Config)}
-  assert list(found) == [f.name for f in dataclasses.fields(Config)]
-  words = 'a whole number of at least 1'
-  assert found['whole'] == ('whole', 2, 'int', words, 'N, a process each')
-  assert found['count'] == (
-    'count',
-    None,
-    'int | None',
-    'a whole number of at least 0, or None',
-    'Environment steps, of one actor.',
-  )
-  assert found['fraction'].comment == "per 'step' # of time"
-  assert found['sizes'].type == 'tuple[int, ...]'
-  assert found['kind'][2:] == ('str', "one of 'first', 'second'", '')
-  assert found['inherited'].comment == 'of the parent'
-  assert found['overridden'][1:] == (5, 'int', words, 'as the child has it')
-
-
-def test_a_child_that_has_no_comment_leaves_that_of_its_parent():
-  @dataclasses.dataclass(frozen=True)
-  class Child(Config):
-    whole: int = 9
-
-  found = {setting.name: setting for setting in settings.describe(Child)}
-  assert found['whole'].default == 9
-  assert found['whole'].comment == 'N, a process each'
-
-
-@pytest.mark.parametrize('config', CONFIGS, ids=lambda c: c.__module__)
-def test_every_setting_of_the_project_says_what_it_is(config):
-  for setting in settings.describe(config):
-    assert setting.comment, setting.name
-    assert setting.bounds, setting.name
 
 
 def test_a_lag_below_zero_would_drop_every_block():

@@ -7,7 +7,7 @@ import tensorflow as tf
 from murmuration.agents import impala
 from murmuration.agents import ppo
 from murmuration.environment_loops import environments
-from murmuration.replay import block_adder
+from murmuration.replay import adders
 from murmuration.replay import blocks
 from tests.agents import unroll_cases as cases
 
@@ -38,7 +38,7 @@ def _acted(agent, seed, steps, joined):
   """
   rng = np.random.default_rng(seed)
   layout, written = agent.block_layout(K), _Items()
-  adder = block_adder.BlockAdder(
+  adder = adders.BlockAdder(
     None, 'queue', layout, joined=joined, writer=written
   )
   record = [[] for _ in range(K)]

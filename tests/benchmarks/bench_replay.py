@@ -20,7 +20,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import numpy as np
 import reverb
 
-from murmuration.replay import block_adder
+from murmuration.replay import adders
 from murmuration.replay import blocks
 from murmuration.replay import packing
 from murmuration.replay import priorities
@@ -45,7 +45,7 @@ def serve_queue(port: int) -> None:
 
 def write_blocks(address: str, in_flight: int) -> None:
   """Writes blocks until it is ended."""
-  adder = block_adder.BlockAdder(
+  adder = adders.BlockAdder(
     reverb.Client(address),
     'queue',
     _LAYOUT,

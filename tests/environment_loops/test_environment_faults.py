@@ -405,16 +405,6 @@ def test_an_error_of_an_environment_s_own_stays_what_it_is(register, batched):
     environment.step(action)
 
 
-def test_complex_observations_are_refused_before_the_start(register):
-  class Waves(_Changes):
-    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)
-
-  Waves.observation_space.dtype = np.dtype(np.complex64)
-  name = register(Waves, later=None)
-  with pytest.raises(environments.EnvironmentRefused, match='real numbers'):
-    environments.spec(name)
-
-
 def test_wider_numbers_do_not_wrap_into_bytes():
   take = functools.partial(faults.observation, 'Wide', shape=(2,))
   byte = np.dtype(np.uint8)

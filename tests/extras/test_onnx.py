@@ -1,20 +1,23 @@
 """ONNX Runtime does what the live policy does."""
 
+import pathlib
+
 import numpy as np
 import onnxruntime
 import pytest
 
 from murmuration import export
-from murmuration import onnx_graph
 from murmuration import playing
 from murmuration import portable
 from murmuration.agents import dqn
 from murmuration.environment_loops import environments
 from tests.murmuration import test_export as kept_policies
 
+ZOO = sorted(pathlib.Path(export.__file__).with_name('zoo').glob('*.npz'))
+
 
 def _session(data):
-  model = onnx_graph.traced(portable.Policy(data)).SerializeToString()
+  model = export._onnx(portable.Policy(data))
   options = onnxruntime.SessionOptions()
   options.intra_op_num_threads = 1
   return onnxruntime.InferenceSession(
@@ -26,7 +29,7 @@ def _session(data):
 def test_the_model_equals_the_live_policy_on_1000_observations(name):
   kept = kept_policies._named(name)
   data = export.packed(kept)
-  live, session = playing.Native(kept), _session(data)
+  live, session = playing.Live(kept), _session(data)
   size = portable.Policy(data).size
   state, fresh = np.zeros((50, size), np.float32), np.ones(50, bool)
   last = np.random.default_rng(4)
@@ -40,6 +43,20 @@ def test_the_model_equals_the_live_policy_on_1000_observations(name):
     live.ended(fresh)
     if size:
       (state,) = rest
+
+
+@pytest.mark.parametrize('path', ZOO, ids=lambda path: path.stem)
+def test_every_policy_of_the_zoo_is_the_same_in_both(path):
+  data = path.read_bytes()
+  ours, session = portable.Policy(data), _session(data)
+  assert not ours.size  # none remembers
+  shape = (200, *ours.about['observation_shape'])
+  observations = np.random.default_rng(1).normal(0, 2, shape)
+  observations = observations.astype(ours.about['observation_dtype'])
+  (got,) = session.run(None, {'observation': observations})
+  want = ours(observations)
+  assert got.shape == want.shape and got.dtype.kind == want.dtype.kind
+  np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +78,7 @@ def test_convolutions_equal_those_of_numpy(shape, dtype, network):
     size = 0
 
   Values.operations = operations
-  model = onnx_graph.traced(Values).SerializeToString()
+  model = export._onnx(Values)
   session = onnxruntime.InferenceSession(
     model, providers=['CPUExecutionProvider']
   )
@@ -77,5 +94,6 @@ def test_the_model_says_what_it_is():
     'observation', 'state', 'fresh',
   ]  # fmt: skip
   assert [o.name for o in session.get_outputs()] == ['action', 'next_state']
+  assert session.get_inputs()[0].shape == ['N', 4]
   about = session.get_modelmeta().custom_metadata_map
   assert about['agent'] == 'impala' and about['environment'] == 'CartPole-v1'

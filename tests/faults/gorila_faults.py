@@ -144,7 +144,6 @@ class _OneFault:
 
   SECTION = parameter_server.SECTION
   Config = parameter_server.Config
-  LASTING = parameter_server.LASTING
   REPLAY = parameter_server.REPLAY
   members = staticmethod(parameter_server.members)
   exchange: type

@@ -34,7 +34,6 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 from murmuration.launch import cell as cell_lib
 from murmuration.run_records import checkpoints
 from murmuration.run_records import counter_file
-from murmuration.run_records import durable
 from murmuration.run_records import run_directory
 from tests.faults import launched
 
@@ -171,12 +170,8 @@ class Campaign:
     return found
 
   def _saved(self, kinds: tuple[str, ...]) -> list[pathlib.Path]:
-    names = durable.saved(self.run / 'checkpoints')
-    return [
-      self.run / 'checkpoints' / name
-      for name in names
-      if name.startswith(kinds)
-    ]
+    found = sorted((self.run / 'checkpoints').glob('*.npz'))
+    return [path for path in found if path.name.startswith(kinds)]
 
   def _oldest_save(self) -> float | None:
     times = [path.stat().st_mtime for path in self._saved(_BY_CLOCK)]

@@ -9,11 +9,8 @@ import pytest
 from murmuration.agents import data_sets
 from murmuration.agents import dqn
 from murmuration.launch import cell as cell_lib
-from murmuration.launch import command_line
 from murmuration.launch import registry
 from murmuration.launch.topologies import evolution
-from murmuration.run_records import run_directory
-from murmuration.run_records import settings
 
 
 def test_threads_of_a_game_make_no_other_environment(tmp_path):
@@ -22,13 +19,9 @@ def test_threads_of_a_game_make_no_other_environment(tmp_path):
   pong = cell_lib.resolve('impala', 'pong').config
   assert found.config == {**pong, **overrides} and not found.borrowed
   assert cell_lib.resume(pong, overrides).config == found.config
-  run = run_directory.create(tmp_path / 'run', found.config, {})
-  command_line._cell(
-    command_line._parser('').parse(['impala:pong', f'--resume={run.path}']), {}
-  )
   data_sets.check_task(overrides['environment'], pong, tmp_path)
   for name in ('ALE/Pong-v5?noop_max=0', 'ALE/Breakout-v5'):
-    with pytest.raises(ValueError, match='cannot be gone on from with env'):
+    with pytest.raises(ValueError, match='environment'):
       cell_lib.resume(pong, {'environment': name})
 
 
@@ -57,18 +50,6 @@ def test_what_no_run_can_act_with_is_refused_before_it_starts(monkeypatch):
   monkeypatch.setattr(registry, 'agent', lambda name: entry)
   with pytest.raises(ValueError, match='actor is that of ValueAgent'):
     cell_lib.resolve('dqn')
-
-
-def test_what_other_names_of_settings_stand_for_exists():
-  agents = [registry.agent(name) for name in registry.agents()]
-  topologies = [registry.topology(name) for name in registry.TOPOLOGIES]
-  known = set()
-  for agent in agents:
-    for topology in topologies:
-      for config in cell_lib.classes(agent, topology).values():
-        known.update(settings.names(config))
-  meant = {name for names in settings._ELSEWHERE.values() for name in names}
-  assert meant <= known
 
 
 def test_a_preset_may_have_numbers_of_the_agent_s_own_topology(monkeypatch):
@@ -248,7 +229,6 @@ def test_what_is_no_section_is_refused(monkeypatch, name, wrong, said):
     ('dqn', 'parameter_server', 'ring'),
     ('dqn', 'swarm', 'colocated'),
     ('apex_dqn', 'actor_learner', 'colocated'),
-    ('ppo', 'single_process', 'colocated'),
   ],
 )
 def test_replay_is_where_its_topology_keeps_it(agent, topology, place):

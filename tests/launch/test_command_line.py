@@ -1,12 +1,16 @@
 """Where a resumed run goes on: on the engine that it was on."""
 
+import types
+
 import pytest
 
+import murmuration
 from murmuration import helper
+from murmuration import process
 from murmuration.launch import cell as cell_lib
 from murmuration.launch import command_line
 from murmuration.launch import engines
-from murmuration.launch.engines import linux
+from murmuration.replay import isolation
 from murmuration.run_records import commands
 from murmuration.run_records import run_directory
 
@@ -85,11 +89,6 @@ def test_a_job_goes_on_on_the_cluster_that_it_was_submitted_to(
   assert started.goes_on()[1][0] == ''
 
 
-class _Caller:
-  def send(self, message):
-    pass
-
-
 @pytest.mark.parametrize(
   'asked, more, last',
   [
@@ -109,15 +108,31 @@ class _Caller:
 def test_a_run_of_the_library_goes_on_on_its_engine(
   places, started, tmp_path, monkeypatch, asked, more, last
 ):
-  monkeypatch.setattr(linux, 'die_with_parent', lambda *unused: None)
-  run = {
-    'connection': _Caller(),
-    'path': tmp_path / 'run',
-    'settings': {},
-    'steps': None,
-  }
-  helper.train(**run, **asked, agent='dqn')
-  helper.train(**run, engine=None, resume=True, **more)
+  class Process:
+    """Does in this process what that of a run does."""
+
+    def __init__(self, **words):
+      words |= {'caller': 0, 'search_path': []}
+      self._code = helper.main(types.SimpleNamespace(recv=lambda: words))
+
+    def ended(self, timeout_s):
+      return True
+
+    def close(self):
+      return self._code, ''
+
+    def begun(self):
+      return None
+
+    def said(self):
+      return []
+
+    end = begun
+
+  monkeypatch.setattr(isolation, 'enter', lambda mode: None)
+  monkeypatch.setattr(process, 'Process', Process)
+  run = murmuration.train('dqn', run_dir=tmp_path / 'run', **asked)
+  assert run.stopped and run.resume(**more).stopped
   assert [how for how, _ in places] == [asked['engine']] * 2
   assert places[-1] == started.goes_on() == last
 

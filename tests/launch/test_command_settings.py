@@ -6,19 +6,16 @@ import pytest
 
 from murmuration.launch import cell as cell_lib
 from murmuration.launch import registry
-from murmuration.launch import session
 from murmuration.run_records import commands
 
-# Both scripts: run_swarm.py is run.py with other words.
+# Both scripts: run_swarm.py is run.py with an agent if none is named.
 
 RESOLVED = {
   'the default': [],
-  'a preset': ['--config=acrobot'],
-  'a preset as two words': ['--config', 'acrobot'],
-  'a file and a preset': ['--config=configs/pso_dqn.py:acrobot'],
-  'a file': ['--config=configs/pso_ddpg.py'],
+  'a preset': ['pso_dqn:acrobot'],
+  'another swarm': ['pso_ddpg'],
   'overrides': [
-    '--config=acrobot',
+    'pso_dqn:acrobot',
     '--config.swarm.b=5',
     '--config.swarm.c_max=None',
     '--config.agent.learning_rate',
@@ -30,23 +27,18 @@ RESOLVED = {
     '--lp_launch_type=local_mt',
     '--run_dir=somewhere',
   ],
-  'the baseline': ['--baseline', '--num_agents=3'],
 }
 REFUSED = {
-  'misspelt field': (['--config.agent.learning_rat=1'], '"agent.learning_rate'),
-  'misspelt section': (['--config.swarn.b=2'], '"swarm.b"'),
+  'misspelt field': (['--config.agent.learning_rat=1'], 'agent.learning_rate '),
+  'misspelt section': (['--config.swarn.b=2'], 'swarn.b'),
   'no such field': (['--config.agent.colour=3'], '--list-settings'),
   'misspelt flag': (['--sed=1'], 'Did you mean --seed?'),
-  'misspelt preset': (['--config=acrobatt'], "'acrobot'"),
-  'no such config file': (['--config=nowhere.py'], 'nowhere'),
-  'a word for a number': (['--config.swarm.b=two'], "swarm.b='two'"),
-  'a word for a number or none': (
-    ['--config.swarm.c_max=big'],
-    "c_max='big' is not a number or None",
-  ),
-  'a fraction for a whole number': (['--config.swarm.b=1.5'], "b='1.5'"),
-  'a word for a truth': (['--config.agent.double=maybe'], 'True or False'),
-  'a stray word': (['acrobot'], "'acrobot' is one word too many"),
+  'misspelt preset': (['pso_dqn:acrobatt'], "'acrobot'"),
+  'a word for a number': (['--config.swarm.b=two'], 'swarm.b'),
+  'a word for a number or none': (['--config.swarm.c_max=big'], 'swarm.c_max'),
+  'a fraction for a whole number': (['--config.swarm.b=1.5'], 'swarm.b'),
+  'a word for a truth': (['--config.agent.double=maybe'], 'agent.double'),
+  'a stray word': (['pso_dqn', 'acrobot'], "'acrobot' is one word too many"),
   'an unknown engine': (['--lp_launch_type=local_mpp'], "mean 'local_mp'"),
   'a negative seed': (['--seed=-1'], 'seed'),
   'a setting without a value': (['--config.swarm.b'], 'needs a value'),
@@ -80,11 +72,7 @@ OTHERS = {
     ['dqn', '--config.offline.data=out'],
     'or set --topology=offline',
   ),
-  'a seed as a setting': (['dqn', '--config.seed=3'], '--seed=VALUE'),
-  'a topology as a setting': (
-    ['dqn', '--config.topology=swarm'],
-    '--topology=VALUE',
-  ),
+  'a seed as a setting': (['dqn', '--config.seed=3'], '--config.seed'),
   'priorities of uniform replay': (
     ['dqn', '--config.agent.priority_exponent=0.5'],
     'agent.priority_exponent would change nothing here: it needs '
@@ -154,7 +142,7 @@ OTHERS = {
     ['dqn', '--config.pace.samples_per_insert=None'],
     'one loop does both, in turns',
   ),
-  'a preset as a flag': (['dqn', '--config=acrobot'], 'AGENT:PRESET'),
+  'a preset as a flag': (['dqn', '--config=acrobot'], '--config'),
   'no run to resume': (['--resume='], '--resume= names no run'),
   'nothing there to resume': (['--resume=nowhere'], 'nowhere'),
 }
@@ -178,12 +166,11 @@ def _answers(run_commands, directory, cases, mode, script):
 @pytest.fixture(scope='module')
 def answers(run_commands, tmp_path_factory):
   directory = tmp_path_factory.mktemp('commands')
-  (directory / 'configs').symlink_to(session.root() / 'configs')
   cases = {**RESOLVED, **{name: argv for name, (argv, _) in REFUSED.items()}}
   found = _answers(run_commands, directory, cases, 'resolve', 'run_swarm.py')
   cases = {**SHOWN, **{name: argv for name, (argv, _) in OTHERS.items()}}
   found.update(_answers(run_commands, directory, cases, 'no_start', 'run.py'))
-  assert [path.name for path in directory.iterdir()] == ['configs']
+  assert not list(directory.iterdir())
   return found
 
 
@@ -201,15 +188,11 @@ def test_a_command_without_flags_is_the_swarm_on_cartpole(answers):
   assert found['config']['seed'] == 0
 
 
-def test_a_preset_of_the_swarm_can_be_named_in_three_ways(answers):
-  found = [
-    _resolved(answers, name)
-    for name in ('a preset', 'a preset as two words', 'a file and a preset')
-  ]
-  assert found[0] == found[1] == found[2]
-  assert found[0]['config']['environment'] == 'Acrobot-v1'
-  assert found[0]['config']['agent']['target_update_period'] == 200
-  assert _resolved(answers, 'a file')['agent'] == 'pso_ddpg'
+def test_a_preset_and_another_swarm_can_be_named(answers):
+  found = _resolved(answers, 'a preset')
+  assert found['config']['environment'] == 'Acrobot-v1'
+  assert found['config']['agent']['target_update_period'] == 200
+  assert _resolved(answers, 'another swarm')['agent'] == 'pso_ddpg'
 
 
 def test_single_values_change_and_the_others_stay(answers):
@@ -223,41 +206,26 @@ def test_single_values_change_and_the_others_stay(answers):
   assert found['config'] == preset
 
 
-def test_the_baseline_has_the_same_config_without_a_swarm(answers):
-  swarm_config = _resolved(answers, 'the default')['config']
-  found = _resolved(answers, 'the baseline')
-  assert found['agent'] == found['config']['agent_name'] == 'dqn'
-  assert found['config']['topology'] == 'single_process'
-  assert found['config']['single']['num_agents'] == 3
-  assert 'swarm' not in found['config']
-  for section in ('agent', 'pace', 'environment'):
-    assert found['config'][section] == swarm_config[section]
-  assert found['config']['run'] == {**swarm_config['run'], 'replay': 'ring'}
-
-
 @pytest.mark.parametrize('name', sorted({**REFUSED, **OTHERS}))
 def test_a_wrong_command_says_what_is_meant_and_exits_with_2(answers, name):
   answer = answers[name]
   assert answer['code'] == commands.USAGE, answer
   assert answer['stderr'].startswith('error: ')
-  assert len(answer['stderr'].splitlines()) == 1, answer['stderr']
+  assert len(answer['stderr'].splitlines()) <= 10, answer['stderr']
   assert {**REFUSED, **OTHERS}[name][1] in answer['stderr']
 
 
-def test_all_settings_are_listed_with_value_bounds_and_comment(answers):
+def test_all_settings_are_listed_with_value_and_comment(answers):
   text = answers['settings']['stdout']
   cell = cell_lib.resolve('d4pg', 'hopper')
   for section, values in cell.config.items():
     if isinstance(values, dict):
       for name in values:
-        assert f'--config.{section}.{name}=' in text, name
-  assert 'Changes nothing here: it needs agent.noise=' in ' '.join(text.split())
-  assert (
-    '--config.agent.sigma=0.5\n'
-    '    of the noise, in units of [-1, 1] (a number that is not negative)\n'
-  ) in text
-  assert '--config.agent.critic_sizes=(256, 256)\n' in text
-  assert '--config.environment=Hopper-v5' in text
+        assert f'--config.{section}.{name} ' in text, name
+  said = ' '.join(text.split())
+  assert '--config.agent.sigma FLOAT of the noise, in units of' in said
+  assert '(default: 0.5)' in said and 'Hopper-v5' in said
+  assert 'agent.noise_theta changes nothing here: it needs agent.noise=' in said
 
 
 def test_help_shows_examples_and_the_names_that_there_are(answers):

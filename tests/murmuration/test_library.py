@@ -57,12 +57,13 @@ import json
 import sys
 
 import numpy as np
+import psutil
 
 import agents
 import murmuration as mm
 
 assert agents.WHO == 'the user'
-assert not {'tensorflow', 'launch'} & set(sys.modules)
+assert not {'tensorflow', 'launchpad'} & set(sys.modules)
 told = {'tick': [], 'evaluation': [], 'end': []}
 callbacks = {
   f'on_{kind}': lambda run, content, kind=kind: told[kind].append(content)
@@ -99,6 +100,7 @@ found['exported'] = (policy(x) == run.policy(x)).all()
 run.plot('curve.png'), run.film('film.gif', steps=20)
 found['agents'] = agents.WHO
 assert not {'tensorflow', 'launch'} & set(sys.modules)
+assert not psutil.Process().children()
 print(json.dumps(found, default=bool))
 """
 
@@ -269,5 +271,5 @@ print(json.dumps(found))
 def test_the_engine_may_be_ray(directory):
   found = _found(directory, ON_RAY)
   assert found['ended'] == 'budget'
-  assert "engine='ray'" in found['refused']
+  assert '--ray_address' in found['refused']
   assert "no group 'learner'; it has counter, worker" in found['group']

@@ -191,7 +191,7 @@ def test_after_a_reset_no_window_goes_on():
 def test_items_that_do_not_divide_a_burst_are_refused(serve, size, burst):
   with pytest.raises(ValueError, match=f'item_size={size}'):
     _adder(serve, item_size=size, burst=burst)
-  with pytest.raises(ValueError, match='burst=0 must be at least 1 item'):
+  with pytest.raises(ValueError, match='burst=0'):
     adders.PopulationAdder(None, 'table', LAYOUT, N, GAMMA, NUM_ENVS, burst=0)
 
 
@@ -277,7 +277,7 @@ def test_where_no_priority_is_finite_all_are_one_and_it_is_said(serve, caplog):
   adder.flush()
   assert made > 16
   (message,) = caplog.messages
-  assert "8 of 8 first priorities for table 'table' are not finite" in message
+  assert "8 of 8 priorities for table 'table' are not finite" in message
   for sample in client.sample('table', 20):
     assert sample[0].info.priority == 1.0
 
@@ -294,7 +294,7 @@ def test_priorities_of_another_number_are_refused(serve):
   _, adder = _adder(serve, priority=lambda packed: np.ones((len(packed), 1)))
   for step in _play(5):
     adder.add(*step)
-  with pytest.raises(ValueError, match=r'shape \((\d+), 1\) for \1 trans'):
+  with pytest.raises(ValueError, match=r'shape \(\d+, 1\)'):
     adder.flush()
 
 
@@ -369,7 +369,7 @@ def test_a_full_queue_holds_the_writer_and_the_error_names_its_limiter(serve):
   taken = 1
   with pytest.raises(
     writer.WriteBlocked,
-    match=r"Table 'small' at localhost:\d+ took no item .* max_diff=5.*5 of 5",
+    match=r"'small' at localhost:\d+: it holds 5 of 5 items",
   ):
     for step in steps:
       adder.add(*step)
@@ -429,7 +429,7 @@ def test_a_server_that_went_away_is_named_with_its_address(serve):
   server.stop()
   adder.add(*next(steps))
   with pytest.raises(
-    writer.WriteBlocked, match=rf'localhost:{server.port} does'
+    writer.WriteBlocked, match=rf'localhost:{server.port}: it does'
   ):
     adder.flush()
 
@@ -437,7 +437,7 @@ def test_a_server_that_went_away_is_named_with_its_address(serve):
 def test_a_table_that_is_not_there_is_named(serve):
   server = serve(tables.queue('queue', 100, LAYOUT.signature(NUM_ENVS)))
   client = server.localhost_client()
-  with pytest.raises(ValueError, match="no table 'cue', only queue"):
+  with pytest.raises(ValueError, match="no table 'cue' at .*, only queue"):
     adders.PopulationAdder(client, 'cue', LAYOUT, 1, GAMMA, NUM_ENVS)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from murmuration.replay import block_adder
+from murmuration.replay import adders
 from murmuration.replay import blocks
 from murmuration.replay import packing
 from murmuration.replay import readers
@@ -135,7 +135,7 @@ def _written(serve, layout, record, joined=1):
   """Everything that a queue gives back after `record`, in order."""
   server = serve(tables.queue('queue', 100, layout.signature(joined)))
   client = server.localhost_client()
-  adder = block_adder.BlockAdder(client, 'queue', layout, joined=joined)
+  adder = adders.BlockAdder(client, 'queue', layout, joined=joined)
   try:
     number = sum(adder.add(*row) for row in record)
     adder.flush()
@@ -180,7 +180,7 @@ def test_a_reset_drops_all_blocks_of_an_open_item(serve):
   layout = LAYOUTS[0]
   server = serve(tables.queue('queue', 100, layout.signature(2)))
   client = server.localhost_client()
-  adder = block_adder.BlockAdder(client, 'queue', layout, joined=2)
+  adder = adders.BlockAdder(client, 'queue', layout, joined=2)
   for row in _steps(T + 1, layout, seed=1):
     assert adder.add(*row) == 0
   adder.reset()
@@ -204,7 +204,7 @@ def test_an_unfinished_block_is_never_written(serve):
 def test_after_a_reset_a_block_begins_with_the_next_step(serve, caplog):
   layout = LAYOUTS[0]
   server = serve(tables.queue('queue', 100, layout.signature()))
-  adder = block_adder.BlockAdder(server.localhost_client(), 'queue', layout)
+  adder = adders.BlockAdder(server.localhost_client(), 'queue', layout)
   record = _steps(T, layout, ends=0.9)
   # Two time limits of one environment, before the reset and after it, are in
   # two blocks.
@@ -247,7 +247,7 @@ def test_a_batch_has_the_columns_of_a_block(serve):
   layout = LAYOUTS[0]
   server = serve(tables.queue('queue', 100, layout.signature()))
   client = server.localhost_client()
-  adder = block_adder.BlockAdder(client, 'queue', layout)
+  adder = adders.BlockAdder(client, 'queue', layout)
   record = _steps(2 * T, layout)
   for row in record:
     adder.add(*row)
@@ -263,8 +263,8 @@ def test_a_batch_has_the_columns_of_a_block(serve):
 
 def test_a_table_of_other_blocks_is_refused(serve):
   server = serve(tables.queue('queue', 100, LAYOUTS[0].signature()))
-  with pytest.raises(ValueError, match="Table 'queue' at"):
-    block_adder.BlockAdder(server.localhost_client(), 'queue', LAYOUTS[1])
+  with pytest.raises(ValueError, match="'queue' at"):
+    adders.BlockAdder(server.localhost_client(), 'queue', LAYOUTS[1])
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_table_of_other_blocks_is_refused(serve):
 def test_arrays_that_do_not_fit_are_refused(serve, place, value, message):
   layout = LAYOUTS[0]
   server = serve(tables.queue('queue', 100, layout.signature()))
-  adder = block_adder.BlockAdder(server.localhost_client(), 'queue', layout)
+  adder = adders.BlockAdder(server.localhost_client(), 'queue', layout)
   row = list(_steps(1, layout)[0])
   row[place] = value
   with pytest.raises(ValueError, match=message):
@@ -321,11 +321,11 @@ def test_a_blocked_queue_says_so(serve):
   layout = LAYOUTS[0]
   server = serve(tables.queue('queue', 1, layout.signature()))
   options = writer_lib.WriteOptions(max_in_flight=1)
-  adder = block_adder.BlockAdder(
+  adder = adders.BlockAdder(
     server.localhost_client(), 'queue', layout, options=options
   )
   adder._writer._options = dataclasses.replace(options, timeout_s=0.2)
-  with pytest.raises(writer_lib.WriteBlocked, match="Table 'queue'"):
+  with pytest.raises(writer_lib.WriteBlocked, match="'queue' at"):
     for row in _steps(3 * T, layout):
       adder.add(*row)
   adder._writer.lost = 3

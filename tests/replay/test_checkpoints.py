@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+import socket
 import time
 
 import numpy as np
@@ -466,6 +467,20 @@ def test_a_generation_that_cannot_be_read_now_is_not_passed_over(
     file.rmdir()
     file.write_bytes(content)
   assert serve(prioritized()).restored.path == newest.path
+
+
+def test_a_port_that_is_taken_costs_no_checkpoint(serve, tmp_path):
+  before = serve(prioritized())
+  fill(before, [1, 2])
+  checkpoints.save(before, tmp_path / 'replay')
+  before.server.stop()
+  with socket.socket(socket.AF_INET6) as taken:
+    taken.bind(('::', 0))
+    taken.listen()
+    port = taken.getsockname()[1]
+    with pytest.raises(ValueError, match='server'):
+      checkpoints.open_server([prioritized()], port, tmp_path / 'replay')
+  assert serve(prioritized()).restored.items == 2
 
 
 def test_a_server_without_a_directory_can_be_saved_and_leaves_nothing(

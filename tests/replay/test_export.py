@@ -296,6 +296,49 @@ def test_minari_has_the_units_of_the_environment(tmp_path):
   ).tolist() == [5, 6]
 
 
+class Parts(gymnasium.Env):
+  observation_space = gymnasium.spaces.Discrete(4, start=1)
+  action_space: gymnasium.Space = gymnasium.spaces.MultiDiscrete(
+    [2, 3], start=[0, 7]
+  )
+
+
+class Switches(Parts):
+  action_space = gymnasium.spaces.MultiBinary(2)
+
+
+class Levels(Parts):
+  action_space = gymnasium.spaces.Box(-128, 127, (1,), np.int8)
+
+
+@pytest.mark.parametrize(
+  'kind, last, own',
+  [(Parts, 5, [1, 9]), (Switches, 3, [1, 1]), (Levels, 255, [127])],
+)
+def test_minari_has_actions_in_parts_and_flat_observations(
+  tmp_path, kind, last, own
+):
+  seen = np.eye(4, dtype=np.float32)[:3]
+  actions, rewards = np.array([0, last], np.int32), np.ones(2, np.float32)
+  episode = episodes.Episode(seen, actions, rewards, True)
+  name = f'{__name__}:{kind.__name__}'
+  assert minari.write(tmp_path, 'a-v0', name, [episode], {}) == (1, 2)
+  data = tmp_path / 'a-v0' / 'data'
+  with h5py.File(data / 'main_data.hdf5') as file:
+    group = file['episode_0']
+    np.testing.assert_array_equal(group['observations'], seen)
+    first, other = group['actions'][:].astype(int).tolist()
+    assert other == own and group['actions'].dtype == kind.action_space.dtype
+  start = getattr(
+    kind.action_space, 'start', getattr(kind.action_space, 'low', 0)
+  )
+  assert first == np.broadcast_to(start, len(own)).tolist()
+  metadata = json.loads((data / 'metadata.json').read_text())
+  assert json.loads(metadata['observation_space'])['shape'] == [4]
+  space = json.loads(metadata['action_space'])
+  assert space['type'] == type(kind.action_space).__name__
+
+
 @pytest.mark.parametrize(
   ('name', 'said'),
   [('nowhere', 'no directory'), ('empty', 'neither a run')],

@@ -3,19 +3,14 @@
 import errno
 import json
 import os
-import pathlib
 import signal
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from murmuration.replay import isolation
 from tests import strangers
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def enter_and_look(times=1):
@@ -228,18 +223,3 @@ def test_a_process_of_this_network_moves_nobody():
   assert isolation.join(os.getpid(), 'runs/a') is True
   assert isolation.join(2**22 + 1, 'runs/a') is False  # above the largest
   assert os.readlink('/proc/self/ns/net') == before
-
-
-def test_the_doctor_says_what_runs_get_here():
-  done = subprocess.run(
-    [
-      sys.executable,
-      '-c',
-      'import doctor; print(doctor.network_of_runs())',
-    ],
-    env={**os.environ, 'PYTHONPATH': str(ROOT / 'requirements')},
-    capture_output=True,
-    text=True,
-    timeout=60,
-  )
-  assert done.stdout.strip() == isolation.found(), done.stderr

@@ -418,8 +418,8 @@ def test_a_continuous_action_that_was_not_done_is_refused(action):
 @pytest.mark.parametrize(
   'num_envs, n, gamma, said',
   [
-    (0, 1, 0.9, 'num_envs=0 and n=1 must both'),
-    (1, 0, 0.9, 'num_envs=1 and n=0 must both'),
+    (0, 1, 0.9, 'num_envs=0 and n=1'),
+    (1, 0, 0.9, 'num_envs=1 and n=0 must be'),
     (1, 1, 1.1, 'gamma=1.1 must lie'),
     (1, 1, np.nan, 'gamma=nan must lie'),
   ],

@@ -71,7 +71,7 @@ def test_a_sampler_waits_for_a_starved_table_and_says_so_once(
   batch = next(sampler)
   assert batch.data.shape == (4, 2)
   (message,) = [record.getMessage() for record in caplog.records]
-  assert 'holds 3 items and gives samples from 5 on' in message
+  assert 'gives samples from 5 on' in message
   # As long as it waits; the last time, what was written may just be there.
   assert message in said
 
@@ -159,7 +159,7 @@ def test_a_server_that_is_not_there_is_named_with_its_address(monkeypatch):
 
 def test_a_table_that_is_not_there_is_named(serve):
   server = serve(tables.uniform('table', 100, 1, SIGNATURE))
-  with pytest.raises(ValueError, match="no table 'tabel', only table"):
+  with pytest.raises(ValueError, match="no table 'tabel' at .*, only table"):
     readers.make_dataset(_address(server), 'tabel', 4)
 
 

@@ -14,7 +14,6 @@ import tensorflow as tf
 from murmuration.replay import priorities
 from murmuration.replay import readers
 from murmuration.replay import sampler as sampler_lib
-from murmuration.replay import shards
 from murmuration.replay import tables
 
 SIGNATURE = tf.TensorSpec([2], tf.float32)
@@ -40,7 +39,7 @@ def test_every_update_has_as_many_items_of_each_shard(num_shards, batch_size):
   share, rest = divmod(batch_size, num_shards)
   totals = np.zeros(num_shards, int)
   for turn in range(num_shards):
-    places = shards.places(num_shards, 4, batch_size, turn)
+    places = sampler_lib.places(num_shards, 4, batch_size, turn)
     owners = np.full(4 * batch_size, -1)
     for shard, place in enumerate(places):
       assert np.all(np.diff(place) > 0)
@@ -55,7 +54,7 @@ def test_every_update_has_as_many_items_of_each_shard(num_shards, batch_size):
 
 
 def test_the_size_of_replay_is_by_the_newest_count_of_each_shard():
-  sample = shards.Sample(
+  sample = sampler_lib.Sample(
     data=None,
     keys=None,
     probabilities=None,
@@ -63,7 +62,7 @@ def test_the_size_of_replay_is_by_the_newest_count_of_each_shard():
     shards=np.array([0, 0, 2, 0, 2]),
     times_sampled=None,
   )
-  assert shards.table_size(sample) == 11 + 600
+  assert sampler_lib.table_size(sample) == 11 + 600
 
 
 class _Reader:
@@ -89,7 +88,7 @@ class _Reader:
 def stream(monkeypatch):
   """A stream with a `_Reader`."""
   monkeypatch.setattr(readers, 'Reader', _Reader)
-  return shards.Stream(0, 'there', lambda: None)
+  return sampler_lib.Stream(0, 'there', lambda: None)
 
 
 def test_items_leave_a_stream_once_each_in_their_order(stream):
@@ -112,9 +111,9 @@ def test_what_a_shard_gave_before_it_was_left_out_is_not_given_after(stream):
   stream._reader.put(1, 2)
   assert stream.poll() and stream.num_held == 2
   before = stream._reader
-  stream.leave_out()
+  stream.drop()
   # Of a server that is back, these keys may be other items.
-  assert not stream.num_held and not stream.living
+  assert not stream.num_held
   assert before.closed and stream._reader is not before
   before.put(3, 4)
   assert not stream.poll()
@@ -240,7 +239,9 @@ def test_a_dead_shard_is_left_out_and_taken_back(serve, caplog):
   np.testing.assert_allclose(sample.probabilities, 0.05)
   said = [record.getMessage() for record in caplog.records]
   assert len(said) == 2, said
-  assert f'shard 1 at localhost:{port} does not answer: it is left' in said[0]
+  assert (
+    f'shard 1 at localhost:{port} does not answer and is left out' in said[0]
+  )
   assert 'gives samples again: 2 of 2' in said[1]
   sampler.close()
 
@@ -256,7 +257,7 @@ def test_a_shard_that_starves_is_waited_for(serve, caplog, once_said):
   assert set(next(sampler).shards) == {0, 1}
   # A busy machine may have it wait for the other one, too.
   (message,) = [m for m in caplog.messages if _address(servers[1]) in m]
-  assert 'holds 0 items and gives samples from 5 on' in message
+  assert 'gives samples from 5 on' in message
   sampler.close()
 
 
@@ -308,7 +309,7 @@ def test_a_lost_shard_that_is_back_may_take_its_time_to_fill(
   said = caplog.messages
   # That it is left out is said once: it was not taken back in between.
   assert len(said) == (3 if deaths == 1 else 2), said
-  assert 'holds 0 items and gives samples from 5 on' in said[-2]
+  assert 'gives samples from 5 on' in said[-2]
   assert 'gives samples again' in said[-1]
   sampler.close()
 
@@ -402,29 +403,17 @@ def test_shards_that_are_never_there_are_named():
 def test_another_table_or_signature_is_refused_with_the_reason(serve):
   addresses = [_address(serve(_table()))]
   wrong = sampler_lib.ShardedSampler(addresses, 'tabel', 4)
-  with pytest.raises(ValueError, match="no table 'tabel', only table"):
+  with pytest.raises(ValueError, match="no table 'tabel' at .*, only table"):
     next(wrong)
   other = sampler_lib.ShardedSampler(
     addresses, 'table', 4, signature=tf.TensorSpec([3], tf.float32)
   )
-  with pytest.raises(
-    ValueError, match=r'holds .*2,.*but .*3,.*same environment'
-  ):
+  with pytest.raises(ValueError, match=r'holds .*2,.*but .*3,'):
     next(other)
   for sampler in (wrong, other):
     sampler.close()
 
 
-@pytest.mark.parametrize(
-  'arguments, options, reason',
-  [
-    (([], 'table', 4), {}, 'address of each shard'),
-    (('localhost:1', 'table', 4), {}, 'must be a list'),
-    ((['localhost:1'] * 5, 'table', 4), {}, 'less than the 5 shards'),
-    ((['localhost:1'], 'table', 4), {'updates': 0}, 'updates=0'),
-    ((['localhost:1'], 'table', 4), {'max_in_flight': 0}, 'max_in_flight=0'),
-  ],
-)
-def test_what_no_sampler_could_do_is_refused(arguments, options, reason):
-  with pytest.raises(ValueError, match=reason):
-    sampler_lib.ShardedSampler(*arguments, **options)
+def test_a_batch_has_items_of_each_shard():
+  with pytest.raises(ValueError, match='batch_size=4'):
+    sampler_lib.ShardedSampler(['localhost:1'] * 5, 'table', 4)

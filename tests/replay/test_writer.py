@@ -132,7 +132,7 @@ def test_a_full_queue_holds_the_writer_within_its_bound(serve, length):
   items.flush()  # the first one sets the stream up, too
   items._options = dataclasses.replace(options, timeout_s=3.0)
   done = length
-  with pytest.raises(writer.WriteBlocked, match='max_diff=6.*size 6 of 6'):
+  with pytest.raises(writer.WriteBlocked, match='6 of 6 items.*inserts wait'):
     while done < 100:
       items.extend(_rows(length, done), [1.0] * length)
       done += length
@@ -215,7 +215,7 @@ def test_a_long_wait_for_a_queue_without_consumers_is_said(serve, monkeypatch):
   items = writer.ItemWriter(server.localhost_client(), 'small', ROW, options)
   with pytest.raises(writer.WriteBlocked):
     items.extend(_rows(10), [1.0] * 10)
-  assert said and all("Table 'small' at" in text for text in said)
+  assert said and all("table 'small' at" in text for text in said)
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def test_a_server_that_stays_away_ends_the_write(serve, impatient, caplog):
   items._options = dataclasses.replace(items._options, timeout_s=0.5)
   server.stop()
   with pytest.raises(
-    writer.WriteBlocked, match=rf'localhost:{server.port} does not answer'
+    writer.WriteBlocked, match=rf'localhost:{server.port}: it does not'
   ):
     for _ in range(5):
       items.extend(_rows(20), [1.0] * 20)
@@ -306,7 +306,9 @@ def test_signatures_that_do_not_fit_are_refused(serve):
     tables.queue('transitions', 10, layout.signature()),
   )
   client = server.localhost_client()
-  with pytest.raises(ValueError, match="no table 'cue', only columns, rows"):
+  with pytest.raises(
+    ValueError, match="no table 'cue' at .*, only columns, rows"
+  ):
     writer.ItemWriter(client, 'cue', ROW)
   with pytest.raises(ValueError, match="'columns' at .*is written"):
     writer.ItemWriter(client, 'columns', ROW)
@@ -336,9 +338,7 @@ def test_no_server_is_an_error_with_its_address():
   options = writer.WriteOptions(
     timeout_s=300.0, should_stop=lambda: bool(said), say=said.append
   )
-  with pytest.raises(
-    ConnectionError, match='localhost:1 was ended: the run is'
-  ):
+  with pytest.raises(ConnectionError, match='run stops.*localhost:1'):
     writer.ItemWriter(client, 'queue', ROW, options)
   assert said == ['the Reverb server at localhost:1 does not answer']
   assert time.monotonic() - start < 60

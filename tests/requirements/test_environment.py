@@ -1,313 +1,221 @@
-"""The set-up does what is needed, or says why not."""
+"""The set-up, with real environments of packages that are made here."""
 
-import errno
+import hashlib
+import importlib
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
-from tests.requirements import scripts
+REQUIREMENTS = pathlib.Path(__file__).resolve().parents[2] / 'requirements'
+PYTHON = f'python{sys.version_info[0]}.{sys.version_info[1]}'
 
 
-def test_a_finished_environment_is_left_alone(environment, venv):
-  assert venv.needed() == 'nothing'
-  environment.make(venv)  # and needs no network
+def program(path, *lines):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text('\n'.join(['#!/bin/sh', *lines]) + '\n')
+  path.chmod(0o755)
 
 
-def test_a_missing_environment_is_created(environment, tmp_path):
-  venv = environment.Environment('', root=str(tmp_path))
-  assert venv.needed() == 'create'
-  os.makedirs(venv.directory)
-  assert venv.needed() == 'create'
+class Checkout:
+  """A clone with a lock of packages that lie in `index`."""
 
+  def __init__(self, root):
+    self.root, self.index = root / 'clone', root / 'index'
+    self.venv, self.python = self.root / '.venv', self.root / '.venv/bin/python'
+    for directory in ('murmuration', 'requirements'):
+      (self.root / directory).mkdir(parents=True)
+    self.index.mkdir()
+    for name in ('environment.py', 'uv.txt'):
+      shutil.copy(REQUIREMENTS / name, self.root / 'requirements')
+    (self.root / 'murmuration' / 'courier.py').touch()
+    (self.root / 'murmuration' / 'setup.py').write_text('print("Launchpad")')
+    program(root / 'tools' / 'uv', f'exec {sys.executable} -m uv "$@"')
+    if not shutil.which('uv', path=str(pathlib.Path(sys.executable).parent)):
+      program(root / 'tools' / 'uv', f'exec {shutil.which("uv")} "$@"')
+    config = root / 'pip.conf'
+    config.write_text(f'[global]\nno-index = true\nfind-links = {self.index}\n')
+    base = pathlib.Path(sys.base_prefix, 'bin')
+    (root / 'tools' / PYTHON).symlink_to(base / PYTHON)
+    self.environ = {
+      'PATH': f'{root / "tools"}:/usr/bin:/bin',
+      'HOME': str(root),
+      'PIP_CONFIG_FILE': str(config),
+    }
 
-@pytest.mark.parametrize('change', [{'pins': 'z'}, {'root': '/there'}])
-def test_other_pins_or_a_moved_checkout_mean_anew(venv, change):
-  venv.write_stamp({**venv.wanted(), **change})
-  assert venv.needed() == 'create'
+  def lock(self, path='lock.txt', digest='', **versions):
+    """Writes a list of pins, and the packages."""
+    lines = []
+    for name, version in versions.items():
+      wheel = self.index / f'{name}-{version}-py3-none-any.whl'
+      about = f'{name}-{version}.dist-info'
+      metadata = f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n'
+      wheel_about = 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\n'
+      with zipfile.ZipFile(wheel, 'w') as file:
+        file.writestr(f'{name}.py', f'version = "{version}"\n')
+        file.writestr(f'{about}/METADATA', metadata)
+        file.writestr(f'{about}/WHEEL', wheel_about + 'Tag: py3-none-any\n')
+        file.writestr(f'{about}/RECORD', '')
+      found = digest or hashlib.sha256(wheel.read_bytes()).hexdigest()
+      lines.append(f'{name}=={version} \\\n    --hash=sha256:{found}\n')
+    (self.root / 'requirements' / path).write_text(''.join(lines))
 
+  def start(self, *words, **variables):
+    return subprocess.Popen(
+      [sys.executable, 'requirements/environment.py', *words],
+      cwd=self.root,
+      env={**self.environ, **variables},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
 
-@pytest.mark.parametrize('changed', ['STUB', 'SETUP', '__file__'])
-def test_another_stub_for_courier_or_another_script_is_installed(
-  environment, venv, monkeypatch, tmp_path, changed
-):
-  copy = tmp_path / 'copy.py'
-  copy.write_bytes(pathlib.Path(getattr(environment, changed)).read_bytes())
-  monkeypatch.setattr(environment, changed, str(copy))
-  assert venv.needed() == 'nothing'
-  copy.write_text('another')
-  assert venv.needed() == 'finish'
+  def make(self, *words, code=0, **variables):
+    process = self.start(*words, **variables)
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == code, said
+    assert 'Traceback' not in said
+    return said
 
-
-def test_a_vanished_interpreter_means_anew(venv):
-  os.unlink(venv.bin)
-  os.symlink('/no/python', venv.bin)
-  assert venv.needed() == 'create'
-
-
-def test_an_interrupted_install_is_taken_up(venv):
-  stamp = venv.wanted()
-  del stamp['script']
-  venv.write_stamp(stamp)
-  assert venv.needed() == 'finish'
-
-
-@pytest.mark.parametrize('writable', [True, False])
-def test_on_nfs_the_lock_is_of_a_file_that_can_be_written(
-  environment, unfinished, monkeypatch, capsys, writable
-):
-  def opened(path, mode='r', **more):
-    if mode == 'r+' and not writable:
-      raise PermissionError(errno.EACCES, 'Permission denied', path)
-    return open(path, mode, **more)
-
-  def flock(file, operation):
-    if not file.writable():
-      raise OSError(errno.EBADF, 'Bad file descriptor')
-
-  monkeypatch.setattr(environment.fcntl, 'flock', flock)
-  before = unfinished.pins.read_bytes()
-  monkeypatch.setattr(pathlib.Path, 'open', opened)
-  environment.make(unfinished)
-  assert unfinished.needed() == 'nothing'
-  assert ('no lock here' in capsys.readouterr().out) is not writable
-  monkeypatch.undo()
-  assert unfinished.pins.read_bytes() == before
-
-
-def test_another_set_up_is_waited_for(
-  environment, unfinished, monkeypatch, capsys
-):
-  operations = []
-
-  def flock(file, operation):
-    operations.append(operation)
-    if len(operations) == 1:
-      raise BlockingIOError(errno.EAGAIN, 'held')
-
-  monkeypatch.setattr(environment.fcntl, 'flock', flock)
-  environment.make(unfinished)
-  assert operations == [
-    environment.fcntl.LOCK_EX | environment.fcntl.LOCK_NB,
-    environment.fcntl.LOCK_EX,
-  ]
-  assert 'waiting for it' in capsys.readouterr().out
-
-
-def test_a_link_that_leads_nowhere_makes_room(
-  environment, tmp_path, monkeypatch
-):
-  venv = environment.Environment('', root=str(tmp_path))
-  os.symlink(str(tmp_path / 'gone'), venv.directory)
-  assert venv.needed() == 'create'
-  monkeypatch.setattr(environment.machine, 'refuse', lambda root: None)
-  monkeypatch.setattr(environment.machine, 'find', lambda *unused: 'python')
-  monkeypatch.setattr(environment, 'run', lambda *unused: None)
-  environment.create(venv)
-  assert os.path.isdir(venv.directory) and not os.path.islink(venv.directory)
+  def imported(self, *names, venv='.venv'):
+    """Versions of packages in an environment, from another directory."""
+    python = self.root / venv / 'bin' / 'python'
+    code = (
+      'import sys\nfor name in sys.argv[1:]: print(__import__(name).version)'
+    )
+    said = subprocess.check_output([python, '-c', code, *names], cwd='/')
+    return said.decode().split()
 
 
 @pytest.fixture
-def linked(environment, venv, tmp_path, monkeypatch):
-  """It is on another disk, with a link to it, and made without a Python."""
-  disk = tmp_path / 'disk'
-  venv.directory.rename(disk)
-  os.symlink(disk, venv.directory)
-  os.symlink('python3.11', disk / 'lib' / 'link')
-  os.symlink('lib', disk / 'lib64')
-  monkeypatch.setattr(environment.machine, 'find', lambda *unused: 'python')
-  made = []
-  monkeypatch.setattr(
-    environment, 'run', lambda command, *unused: made.append(command[-1])
+def checkout(tmp_path):
+  checkout = Checkout(tmp_path)
+  checkout.lock(demo='1.0')
+  return checkout
+
+
+@pytest.mark.long
+def test_packages_are_installed_once_and_anew_with_another_lock(checkout):
+  (checkout.root / 'beside.py').write_text('version = "ours"')
+  (checkout.root / 'murmuration' / 'command.py').write_text(
+    'import sys\ndef main(): return print(*sys.argv[1:])'
   )
-  yield venv
-  # venv refuses a link.
-  assert [path.is_symlink() for path in made] == [False]
+  (checkout.root / 'murmuration' / '__init__.py').touch()
+  # As an older script of this clone left it.
+  checkout.venv.mkdir()
+  stamp = {'root': str(checkout.root), 'name': '', 'pins': 'others'}
+  (checkout.venv / 'murmuration.json').write_text(json.dumps(stamp))
+  assert 'Launchpad' in checkout.make()
+  assert checkout.imported('demo', 'beside') == ['1.0', 'ours']
+  command = [checkout.venv / 'bin' / 'murmuration', 'run', 'a b']
+  assert subprocess.check_output(command, cwd='/', text=True) == 'run a b\n'
+  shutil.rmtree(checkout.index)  # and what follows needs none
+  assert checkout.make(PATH='/usr/bin:/bin') == ''
+  checkout.index.mkdir()
+  checkout.lock(demo='2.0')
+  # As after `. .venv/bin/activate`: this Python is deleted meanwhile.
+  path = f'{checkout.venv}/bin:{checkout.environ["PATH"]}'
+  checkout.make(PATH=path)
+  assert checkout.imported('demo') == ['2.0']
 
 
-@pytest.mark.parametrize('mounted', [False, True])
-def test_a_link_to_a_directory_stays_and_its_disk_is_the_one_that_counts(
-  environment, linked, tmp_path, monkeypatch, free, mounted
+@pytest.mark.long
+def test_another_file_than_the_locked_one_is_refused_and_the_next_call_goes_on(
+  checkout,
 ):
-  def rmtree(path, **unused):
-    subprocess.check_call(['find', path, '-mindepth', '1', '-delete'])
-
-  if mounted:
-    monkeypatch.setattr(environment.shutil, 'rmtree', rmtree)
-  asked = free(10**10)
-  environment.create(linked)
-  assert asked == [linked.directory]  # statvfs follows the link
-  assert os.path.realpath(linked.directory) == str(tmp_path / 'disk')
-  assert os.listdir(tmp_path / 'disk') == ['murmuration.json']
+  checkout.lock(demo='1.0', digest='0' * 64)
+  for name, version in (('setuptools', '80.1'), ('wheel', '1.0')):
+    checkout.lock('other.txt', **{name: version})
+  checkout.make(code=1)
+  assert not list(checkout.venv.glob('lib/*/site-packages/demo.py'))
+  checkout.lock(demo='1.0')
+  checkout.make()
+  assert checkout.imported('demo') == ['1.0']
 
 
-def test_a_link_to_what_another_checkout_made_is_replaced(
-  environment, linked, tmp_path, free
-):
-  linked.write_stamp({**linked.wanted(), 'root': '/there'})
-  free(10**10)
-  environment.create(linked)
-  assert not linked.directory.is_symlink()
-  assert (tmp_path / 'disk' / 'bin' / 'python').exists()
-
-
-def test_a_file_in_the_way_is_named_and_not_touched(
-  environment, doctor, tmp_path, monkeypatch
-):
-  venv = environment.Environment('', root=str(tmp_path))
-  venv.directory.write_text('mine')
-  with pytest.raises(environment.machine.SetupError, match='left alone'):
-    environment.make(venv)
-  monkeypatch.setattr(environment.machine, 'find', lambda *unused: 'python')
-  assert any('left alone' in what for what, _ in doctor.examine(venv))
-  assert venv.directory.read_text() == 'mine'
-
-
-@pytest.mark.parametrize('name', ['', 'next'])
-def test_a_directory_that_cannot_be_read_is_no_traceback(
-  environment, venv, tmp_path, monkeypatch, name
-):
-  def refused(path):
-    raise PermissionError(errno.EACCES, 'Permission denied', path)
-
-  monkeypatch.setattr(environment.os, 'listdir', refused)
-  if not name:
-    with pytest.raises(environment.machine.SetupError, match='cannot read it'):
-      venv.needed()
-  else:
-    os.makedirs(tmp_path / '.venv-next')
-    venv = environment.Environment(name, root=str(tmp_path))
-    assert venv.needed() == 'create'
-
-
-@pytest.mark.parametrize(
-  'number', [errno.EROFS, errno.ENOSPC, errno.EACCES, errno.EEXIST]
-)
-def test_what_the_disk_refuses_is_a_sentence_and_exit_code_1(
-  environment, monkeypatch, capsys, number
-):
-  def make(place):
-    raise OSError(number, os.strerror(number), place.stamp)
-
-  monkeypatch.setattr(environment, 'make', make)
-  monkeypatch.setattr(sys, 'argv', ['environment.py'])
-  assert environment.main() == 1
-  said = capsys.readouterr().err
-  assert os.strerror(number) in said and 'same command again' in said
-
-
-def test_an_environment_of_the_user_is_not_touched(environment, venv):
-  os.unlink(venv.stamp)
-  with pytest.raises(environment.machine.SetupError, match='left alone'):
-    venv.needed()
-
-
-def test_another_interpreter_has_a_directory_of_its_own(environment):
-  venv = environment.Environment('', '/opt/bin/python3.10', '/here')
-  assert str(venv.directory) == '/here/.venv-python3.10'
-
-
-def test_another_interpreter_of_the_same_name_means_anew(
-  environment, venv, tmp_path
-):
-  def named(path):
-    return environment.Environment('', str(tmp_path / path), venv.root)
-
-  first = named('a/python')
-  assert named('b/python').directory == first.directory
-  venv.directory.rename(first.directory)
-  first.write_stamp(first.wanted())
-  assert named('a/python').needed() == 'nothing'
-  assert named('b/python').needed() == 'create'
-  os.symlink(tmp_path / 'a', tmp_path / 'link')
-  assert named('link/python').needed() == 'nothing'
-
-
-def test_what_is_extra_is_made_anew_where_its_stack_is_of_another_python(
-  environment, venv
-):
-  extras = environment.Environment('extras', root=venv.root)
-  scripts.program(extras.bin, 'true')
-  extras.write_stamp(extras.wanted())
-  assert extras.needed() == 'nothing'
-  lib = venv.directory / 'lib'
-  (lib / 'python3.11').rename(lib / 'python3.10')
-  assert extras.needed() == 'create'
-
-
-def test_what_is_extra_lies_beside_its_stack_and_holds_nothing_of_it(
-  environment, tmp_path, monkeypatch
-):
-  extras = environment.Environment('extras', 'python3.10', str(tmp_path))
-  assert extras.directory == tmp_path / '.venv-extras-python3.10'
-  assert extras.stack.directory == tmp_path / '.venv-python3.10'
-  with pytest.raises(
-    environment.machine.SetupError, match='has to be there first'
-  ):
-    environment.create(extras)
-  twice = environment.read_pins(extras.pins).keys() & environment.read_pins(
-    extras.stack.pins
+@pytest.mark.long
+def test_pip_installs_where_uv_does_not_work(checkout):
+  tools = pathlib.Path(checkout.environ['PATH'].split(':')[0])
+  program(tools / 'uv', f'env > {tools}/said', 'exit 1')
+  checkout.lock('other.txt', setuptools='80.1', wheel='1.0')
+  checkout.make(
+    PIP_INDEX_URL='file:///a', PIP_EXTRA_INDEX_URL='file:///b file:///c'
   )
-  assert not twice
-  assert environment.Environment('site', '', '/here').stack is None
+  assert checkout.imported('demo') == ['1.0']
+  said = (tools / 'said').read_text().splitlines()
+  assert 'UV_INDEX_URL=file:///a' in said
+  assert 'UV_EXTRA_INDEX_URL=file:///b file:///c' in said
+  assert f'UV_FIND_LINKS={checkout.index}' in said
 
 
-def test_a_full_disk_is_refused(environment, monkeypatch):
-  monkeypatch.setattr(environment.machine, 'NEEDED_DISK', 10**18)
-  with pytest.raises(
-    environment.machine.SetupError, match='are free on the disk of'
-  ):
-    environment.machine.refuse(environment.Environment())
-
-
-def test_what_is_deleted_first_counts_as_free(
-  environment, venv, tmp_path, free
+@pytest.mark.long
+def test_two_set_ups_at_once_make_one_environment_on_another_disk(
+  checkout, tmp_path
 ):
-  old = venv.directory / 'lib' / 'old'
-  with old.open('wb') as f:
-    f.write(os.urandom(2_000_000))  # which no disk compresses
-    f.flush()
-    os.fsync(f.fileno())  # some disks count blocks when they are written
-  free(environment.machine.NEEDED_DISK - 1_000_000)
-  environment.machine.refuse(venv)
-  os.link(old, tmp_path / 'cache')  # as of uv, whose files stay
-  with pytest.raises(environment.machine.SetupError, match='are free'):
-    environment.machine.refuse(venv)
+  (tmp_path / 'disk').mkdir()
+  checkout.venv.symlink_to(tmp_path / 'disk')
+  both = [checkout.start() for _ in range(2)]
+  said = [process.communicate(timeout=200)[0] for process in both]
+  assert [process.returncode for process in both] == [0, 0], said
+  assert ''.join(said).count('Launchpad') == 1
+  assert checkout.venv.is_symlink()
+  assert checkout.imported('demo') == ['1.0']
 
 
-def test_what_is_small_needs_neither_the_room_nor_the_system_of_the_stack(
-  environment, tmp_path, monkeypatch, free
+@pytest.mark.long
+def test_extras_see_the_stack_and_each_python_has_its_own_environment(checkout):
+  checkout.lock('extras.txt', more='3.0')
+  checkout.make('extras', f'--python={PYTHON}')
+  assert checkout.imported('demo', venv=f'.venv-{PYTHON}') == ['1.0']
+  where = f'.venv-extras-{PYTHON}'
+  assert checkout.imported('demo', 'more', venv=where) == ['1.0', '3.0']
+  assert not checkout.venv.exists()
+
+
+def test_what_the_user_or_another_clone_made_is_left_alone(checkout, tmp_path):
+  other = tmp_path / 'other'
+  other.mkdir()
+  (other / 'mine').touch()
+  checkout.venv.symlink_to(other)
+  assert 'Move it away' in checkout.make(code=1)
+  (other / 'murmuration.json').write_text('{"root": "/elsewhere"}')
+  checkout.make(code=1)
+  assert (other / 'mine').exists()
+
+
+@pytest.mark.parametrize('words', [(), ('--python=/no/python',)])
+def test_without_a_python_it_says_how_to_get_one(checkout, tmp_path, words):
+  # pyenv has such files for versions that are not chosen.
+  program(tmp_path / 'bin' / 'python3.11', 'exit 127')
+  said = checkout.make(*words, code=1, PATH=str(tmp_path / 'bin'))
+  assert 'uv python install' in said and 'PYTHON=' in said
+  assert not list(checkout.root.glob('.venv*'))
+
+
+def test_a_python_of_pyenv_is_found_and_one_of_the_clone_is_not(
+  monkeypatch, tmp_path
 ):
-  places = {
-    name: environment.Environment(name, '', str(tmp_path))
-    for name in ('', 'extras', 'site', 'next', 'sb3')
-  }
-  free(2 * 10**9)
-  for name in ('extras', 'site'):
-    environment.machine.refuse(places[name])
-  for name in ('', 'next', 'sb3'):
-    with pytest.raises(environment.machine.SetupError, match='need 4 GB'):
-      environment.machine.refuse(places[name])
-  free(10**10)
-  monkeypatch.setattr(environment.machine.sys, 'platform', 'darwin')
-  environment.machine.refuse(places['site'])
-  with pytest.raises(environment.machine.SetupError, match='this is darwin'):
-    environment.machine.refuse(places[''])
+  monkeypatch.syspath_prepend(str(REQUIREMENTS))
+  environment = importlib.import_module('environment')
+  monkeypatch.setattr(environment, 'ROOT', tmp_path / 'clone')
+  monkeypatch.setenv('HOME', str(tmp_path))
+  monkeypatch.setenv('PATH', str(tmp_path / 'clone' / '.venv' / 'bin'))
+  pyenv = tmp_path / '.pyenv' / 'versions' / f'{PYTHON[6:]}.1' / 'bin'
+  for directory in (tmp_path / 'clone' / '.venv' / 'bin', pyenv):
+    directory.mkdir(parents=True)
+    (directory / PYTHON).symlink_to(
+      pathlib.Path(sys.base_prefix, 'bin', PYTHON)
+    )
+  assert environment.find('', '') == str(pyenv / PYTHON)
+  del sys.modules['environment']
 
 
-def test_no_interpreter_gives_exit_code_1_and_leaves_nothing_behind(tmp_path):
-  copy = tmp_path / 'requirements'
-  ignored = shutil.ignore_patterns('__pycache__')
-  shutil.copytree(scripts.REQUIREMENTS, copy, ignore=ignored)
-  process = subprocess.run(
-    [sys.executable, str(copy / 'environment.py'), '--python=/no/python'],
-    capture_output=True,
-    text=True,
-  )
-  assert process.returncode == 1
-  assert '/no/python does not run' in process.stderr
-  assert 'Traceback' not in process.stderr
-  assert [path.name for path in tmp_path.iterdir()] == ['requirements']
+def test_what_the_disk_refuses_is_a_sentence(checkout):
+  checkout.venv.symlink_to('/proc/nowhere')
+  assert 'environment: ' in checkout.make(code=1)
+  assert os.path.islink(checkout.venv)

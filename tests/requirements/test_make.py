@@ -2,6 +2,7 @@
 
 import ast
 import os
+import pathlib
 import re
 import shlex
 import shutil
@@ -9,7 +10,7 @@ import subprocess
 
 import pytest
 
-from tests.requirements import scripts
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ from tests.requirements import scripts
 def test_make_takes_a_python_from_its_command_line_only(given, wanted):
   commands = subprocess.check_output(
     ['make', '--no-print-directory', '-n', 'test', *given],
-    cwd=scripts.REQUIREMENTS.parent,
+    cwd=ROOT,
     env={**os.environ, 'PYTHON': '/another/python'},
     text=True,
   )
@@ -41,7 +42,7 @@ def test_make_hands_its_python_on(target, name, where):
   ):
     commands = subprocess.check_output(
       ['make', '--no-print-directory', '-n', target, *given],
-      cwd=scripts.REQUIREMENTS.parent,
+      cwd=ROOT,
       text=True,
     )
     first, *_ = commands.splitlines()
@@ -50,10 +51,9 @@ def test_make_hands_its_python_on(target, name, where):
 
 
 def test_what_the_next_python_runs_imports_nothing_that_it_lacks():
-  root = scripts.REQUIREMENTS.parent
   command = subprocess.check_output(
     ['make', '--no-print-directory', '-n', 'test-next'],
-    cwd=root,
+    cwd=ROOT,
     text=True,
   ).replace('\\\n', ' ')
   words = shlex.split(command.splitlines()[-1])
@@ -67,9 +67,9 @@ def test_what_the_next_python_runs_imports_nothing_that_it_lacks():
   fine = {'actor_settings', 'experiment'}
   found = 0
   for path in (
-    file for place in places for file in (root / place).rglob('*.py')
+    file for place in places for file in (ROOT / place).rglob('*.py')
   ):
-    name = str(path.relative_to(root))
+    name = str(path.relative_to(ROOT))
     if any(name.startswith(place) for place in ignored):
       continue
     found += 1
@@ -88,7 +88,7 @@ def test_what_the_next_python_runs_imports_nothing_that_it_lacks():
 def test_help_of_make_begins_where_a_sentence_does():
   said = subprocess.check_output(
     ['make', '--no-print-directory', 'help'],
-    cwd=scripts.REQUIREMENTS.parent,
+    cwd=ROOT,
     text=True,
   )
   assert re.match('[A-Z]', said)
@@ -97,10 +97,15 @@ def test_help_of_make_begins_where_a_sentence_does():
 
 
 def test_make_builds_what_it_deleted_where_its_python_was_activated(tmp_path):
-  root = scripts.REQUIREMENTS.parent
-  shutil.copy(root / 'Makefile', tmp_path)
-  scripts.program(tmp_path / '.venv' / 'bin' / 'python3', 'exit 1')
-  scripts.program(tmp_path / 'bin' / 'python3', 'echo "built by $0 $*"')
+  shutil.copy(ROOT / 'Makefile', tmp_path)
+  for directory, line in (
+    ('.venv/bin', 'exit 1'),
+    ('bin', 'echo built by $0 $*'),
+  ):
+    program = tmp_path / directory / 'python3'
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\n{line}\n')
+    program.chmod(0o755)
   said = subprocess.check_output(
     ['make', '--no-print-directory', 'distclean', 'environment'],
     cwd=tmp_path,
@@ -116,7 +121,7 @@ def test_make_builds_what_it_deleted_where_its_python_was_activated(tmp_path):
 def test_make_finds_the_extras_beside_the_python_it_is_given():
   commands = subprocess.check_output(
     ['make', '--no-print-directory', '-n', 'test-extras', 'PYTHON=python3.10'],
-    cwd=scripts.REQUIREMENTS.parent,
+    cwd=ROOT,
     text=True,
   )
   assert 'environment.py extras --python=python3.10' in commands

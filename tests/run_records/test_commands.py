@@ -73,7 +73,7 @@ def _interrupted(after, words, environment=None):
     'launch/run.py',
     'launch/run_swarm.py',
     'launch/evaluate.py',
-    'studies/sweep.py',
+    'murmuration/sweep.py',
     'murmuration/play.py',
     'murmuration/export.py',
     'run_records/follow.py',
@@ -184,7 +184,6 @@ def test_the_end_of_a_log_stays_in_lines(tmp_path):
 @pytest.mark.parametrize(
   'words',
   [
-    ['studies/sweep.py', 'ppo', 'gamma=0.9'],
     ['studies/zoo.py', 'ppo:cartpole'],
     ['murmuration/export.py', 'runs/a'],
     ['murmuration/play.py'],

@@ -65,24 +65,10 @@ def test_no_changed_byte_gives_other_arrays(path):
     except durable.Broken:
       refused += 1
       continue
-    # Dates and the like: nobody reads them.
-    np.testing.assert_array_equal(found['theta'], theta)
-    assert found['start'] == 3 and len(found) == 2
+    # Dates and the like, which nobody reads; or an array is missed.
+    for name, value in found.items():
+      np.testing.assert_array_equal(value, {'theta': theta, 'start': 3}[name])
   assert refused > len(whole) / 4  # of half of its bytes
-
-
-def test_no_changed_byte_gives_another_state(state):
-  checkpoints.write_state(state, {'totals': {'steps': 12}, 'reason': ''})
-  whole = state.read_bytes()
-  for place in range(0, len(whole), 2):
-    changed = bytearray(whole)
-    changed[place] ^= 0x01
-    state.write_bytes(changed)
-    try:
-      found = checkpoints.read_state(state)
-    except durable.Broken:
-      continue
-    assert found['totals'] == {'steps': 12} and found['reason'] == '', place
 
 
 @pytest.mark.parametrize('harm', ['cut', 'emptied', 'removed'])
@@ -102,65 +88,12 @@ def test_the_generation_before_is_taken_and_it_is_said(path, caplog, harm):
   np.testing.assert_array_equal(np.load(durable.older(path))['theta'], [0, 0])
 
 
-def test_a_file_without_its_checksum_is_broken_like_any_other(path, state):
-  said = []
-  for value in range(2):
-    checkpoints.write(path, theta=np.full(2, value))
-    checkpoints.write_state(state, {'totals': {'steps': value}})
-  with open(path, 'wb') as file:
-    np.savez(file, other=np.ones(2))
-  state.write_text('{}')
-  found = checkpoints.read_state(state, say=said.append)
-  assert found == {'totals': {'steps': 0}}
-  arrays = checkpoints.read(path, say=said.append)
-  np.testing.assert_array_equal(arrays['theta'], np.zeros(2))
-  assert len(said) == 2 and all('checksum does not fit' in x for x in said)
-
-
-def test_a_file_of_a_version_without_checksums_is_read(path, state):
-  with open(path, 'wb') as file:
-    np.savez(file, theta=np.ones(2))
-  state.write_text('{"steps": 3}')
-  np.testing.assert_array_equal(checkpoints.read(path)['theta'], np.ones(2))
-  assert checkpoints.read_state(state) == {'steps': 3}
-
-
-def test_a_file_that_is_lost_is_not_taken_for_one_that_never_was(path):
-  checkpoints.write(path, theta=np.zeros(2))
-  checkpoints.write(path, theta=np.ones(2))
-  path.unlink()
-  durable.older(path).write_bytes(b'PK no zip')
-  with pytest.raises(durable.Broken) as caught:
-    checkpoints.read(path)
-  for word in ('learner-0.npz is missing', 'older is broken', 'from a copy'):
-    assert word in str(caught.value)
-  durable.older(path).unlink()
-  with pytest.raises(durable.Broken, match='is missing and .* is missing'):
-    checkpoints.read(path)
-
-
 def test_what_is_written_without_sync_leaves_the_older_one_alone(state):
   for number, sync in enumerate([True, True, False, False]):
     checkpoints.write_state(state, {'total': number}, sync)
   assert checkpoints.read_state(state) == {'total': 3}
   state.write_bytes(b'')  # as after a power cut
   assert checkpoints.read_state(state) == {'total': 0}
-
-
-def test_all_files_of_a_run_are_looked_at(path, state, tmp_path):
-  checkpoints.write_state(state, {'total': 1})
-  for value in range(2):
-    checkpoints.write(path, theta=np.full(2, value))
-  said = []
-  checkpoints.check(tmp_path, said.append)
-  assert said == []
-  path.write_bytes(b'')
-  checkpoints.check(tmp_path, said.append)
-  assert len(said) == 1 and 'learner-0.npz is broken' in said[0]
-  assert path.with_name('learner-0.npz.broken').exists()
-  state.unlink()
-  with pytest.raises(durable.Broken, match='counter.json is missing'):
-    checkpoints.check(tmp_path, said.append)
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next(path):
@@ -221,48 +154,60 @@ def test_a_writer_that_is_killed_goes_on_each_time(tmp_path):
   assert reached > 20
 
 
-@pytest.fixture
-def flushes(monkeypatch):
-  """Grows with each wait for the disk."""
-  found, fsync = [], os.fsync
-  monkeypatch.setattr(os, 'fsync', lambda fd: found.append(fd) or fsync(fd))
-  return found
+def test_files_with_a_checksum_of_an_earlier_version_are_read(path, state):
+  with open(path, 'wb') as file:
+    np.savez(file, crc32=np.uint32(7), theta=np.ones(2))
+  state.write_text('{"steps": 3, "crc32": 7}')
+  found = checkpoints.read(path)
+  np.testing.assert_array_equal(found.pop('theta'), np.ones(2))
+  assert found == {} and checkpoints.read_state(state) == {'steps': 3}
 
 
-def test_a_generation_that_is_on_disk_is_not_put_there_again(path, flushes):
+@pytest.mark.parametrize('lost', ['broken', 'missing'])
+def test_a_file_without_an_intact_generation_is_refused(path, lost):
+  for value in range(2):
+    checkpoints.write(path, theta=np.full(2, value))
+  path.unlink()
+  if lost == 'broken':
+    path.write_bytes(b'')
+  durable.older(path).write_bytes(b'PK no zip')
+  with pytest.raises(durable.Broken, match=rf'npz is {lost} .*older is broken'):
+    checkpoints.read(path)
+
+
+def test_all_that_a_run_goes_on_from_is_looked_at(path, state, tmp_path):
+  for value in range(2):
+    checkpoints.write_state(state, {'total': value})
+    checkpoints.write(path, theta=np.full(2, value))
+  said = []
+  checkpoints.check(tmp_path, said.append)
+  assert said == []
+  path.write_bytes(b'')
+  state.write_text('{}')
+  checkpoints.check(tmp_path, said.append)
+  assert len(said) == 2 and 'learner-0.npz is broken' in said[0]
+  np.testing.assert_array_equal(checkpoints.read(path)['theta'], [0, 0])
+  assert checkpoints.read_state(state) == {'total': 0}
+  for generation in (state, durable.older(state)):
+    generation.write_text('{"tot')
+  with pytest.raises(durable.Broken, match='counter.json is broken'):
+    checkpoints.check(tmp_path, said.append)
+
+
+@pytest.mark.parametrize('name', [*checkpoints.PLAYED, 'ring-worker-0.npz'])
+def test_what_a_run_can_go_on_without_refuses_no_resumption(
+  path, tmp_path, name
+):
   checkpoints.write(path, theta=np.zeros(2))
-  for sync, wanted in [(True, 2), (False, 0), (True, 3), (True, 2)]:
-    flushes.clear()
-    checkpoints.write(path, sync=sync, theta=np.zeros(2))
-    assert len(flushes) == wanted  # 3: the one before was written without
-
-
-@pytest.mark.parametrize('name', checkpoints.PLAYED)
-def test_what_is_only_played_refuses_no_resumption(path, tmp_path, name):
-  checkpoints.write(path, theta=np.zeros(2))
-  played = path.with_name(name)
+  other = path.with_name(name)
   for _ in range(2):
-    checkpoints.write(played, theta=np.zeros(2))
-  for generation in (played, durable.older(played)):
+    checkpoints.write(other, theta=np.zeros(2))
+  for generation in (other, durable.older(other)):
     generation.write_bytes(b'')
   said = []
   checkpoints.check(tmp_path, said.append)
-  assert len(said) == 1 and 'put aside' in said[0]
-  assert checkpoints.read(played) is None
-  assert played.with_name(f'{name}.broken').exists()
-  checkpoints.write(played, theta=np.ones(2))
-  assert not durable.older(played).exists()
+  assert len(said) == 1 and name in said[0]
+  assert checkpoints.read(other) is None
+  checkpoints.write(other, theta=np.ones(2))
   checkpoints.check(tmp_path, said.append)
   assert len(said) == 1
-
-
-def test_a_file_that_is_first_written_while_it_is_looked_for_is_not_lost(
-  tmp_path,
-):
-  path = tmp_path / 'counter.json'
-
-  def load(candidate):
-    durable.write(path, lambda file: file.write(b'new'))
-    raise FileNotFoundError(candidate)
-
-  assert durable.read(path, load) is None

@@ -88,7 +88,7 @@ def test_wide_frames_are_made_smaller(tmp_path):
   frames = list(_frames(2, height=101, width=1201))
   path = film.record(frames, tmp_path / 'a.gif')
   with Image.open(path) as image:
-    assert image.size == (400, 33)
+    assert image.size == (401, 34)
 
 
 @pytest.mark.parametrize(

@@ -116,3 +116,19 @@ def test_all_are_loaded_at_once_and_what_is_there_stays(package):
   assert sys.modules['json'] is json and 'no_such_module' not in sys.modules
   later.load(['loaded_at_once', 'json'])
   assert ran.exists() and sys.modules['loaded_at_once'].three == 3
+
+
+def test_a_process_of_others_finds_nothing_half_imported(package):
+  ran = package('deferred')
+  with later.deferred(['deferred', 'json']):
+    import deferred
+  # matplotlib, for one, takes what is there for loaded.
+  assert 'deferred' not in sys.modules and sys.modules['json'] is json
+  assert not ran.exists()
+  assert deferred.three == 3 and ran.exists()
+  assert sys.modules['deferred'].three == deferred.three
+  with pytest.raises(AttributeError, match='five'):
+    _ = deferred.five
+  with later.deferred(['deferred']):
+    import deferred as again
+  assert again is sys.modules['deferred']

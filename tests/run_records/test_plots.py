@@ -132,15 +132,16 @@ def test_the_record_is_what_was_confirmed_not_what_was_accepted(
   assert confirmed == [(110.0, -150.0), (120.0, -140.0)]
 
 
-def test_a_star_is_drawn_once_however_often_it_wins():
-  axes = figure.Figure().subplots()
-  rows = [
-    {'actor_steps': steps, 'R_star': 1.0, 'version': version}
-    for steps, version in ((10, 1), (20, 1), (30, 2))
+def test_a_star_is_drawn_once_however_often_it_wins(tmp_path, monkeypatch):
+  stars = [
+    {'actor_steps': steps, 'R_star': 1.0, 'c': 0.0, 'version': version}
+    for steps, version in ((40, 1), (80, 1), (120, 2))
   ]
-  plots._draw_record(axes, rows, rows, members=1)
-  (stars,) = [line for line in axes.lines if line.get_marker() == '*']
-  assert [*stars.get_xdata()] == [10, 30]
+  lines = _lines(
+    monkeypatch, _run(tmp_path / 'a', [_evaluation(9, 1.0)], stars)
+  )
+  (new,) = [points for label, points in lines.items() if 'new' in label]
+  assert sorted(new) == [(10, 1.0), (30, 1.0)]
 
 
 def test_the_band_reaches_from_the_worst_to_the_best_episode():

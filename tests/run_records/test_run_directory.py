@@ -3,12 +3,10 @@
 import collections
 import dataclasses
 import datetime
-import errno
 import os
 import pathlib
 import shutil
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -68,43 +66,15 @@ def test_an_empty_directory_is_taken(tmp_path):
   assert run_directory.create(tmp_path, {}, {}).config() == {}
 
 
-@pytest.mark.parametrize('kind', ['link', 'mount', 'in a directory of others'])
-def test_an_empty_directory_that_stays_where_it_is_is_filled(
-  tmp_path, monkeypatch, kind
-):
-  path = tmp_path / 'run'
+def test_a_run_that_was_refused_after_all_can_be_started_again(tmp_path):
   (tmp_path / 'empty').mkdir()
-  if kind == 'link':
-    path.symlink_to(tmp_path / 'empty')
-  else:
-    path.mkdir()
-  rename, rmdir, access = os.rename, os.rmdir, os.access
-  busy = OSError(errno.EBUSY, 'Device or resource busy')
-
-  def refuses(old, new):
-    if kind == 'mount' and pathlib.Path(new) == path:
-      raise busy
-    rename(old, new)
-
-  def stays(where, **options):
-    if kind != 'link' and pathlib.Path(where) == path:
-      raise busy
-    rmdir(where, **options)
-
-  def may(where, mode):
-    own = kind != 'in a directory of others' or where != tmp_path
-    return own and access(where, mode)
-
-  monkeypatch.setattr(os.path, 'ismount', lambda where: kind == 'mount')
-  monkeypatch.setattr(os, 'rename', refuses)
-  monkeypatch.setattr(os, 'rmdir', stays)
-  monkeypatch.setattr(os, 'access', may)
-  run = run_directory.create(path, {'seed': 1}, {}, command='a')
-  assert run.config() == {'seed': 1} and run.commands() == ['a']
-  assert path.is_symlink() is (kind == 'link')
-  # What was refused after all can be started again.
-  run_directory.discard(path)
-  assert run_directory.create(path, {'seed': 2}, {}).config() == {'seed': 2}
+  path = tmp_path / 'run'
+  path.symlink_to(tmp_path / 'empty')
+  for seed in (1, 2):
+    run = run_directory.create(path, {'seed': seed}, {}, command='a')
+    assert run.config() == {'seed': seed} and run.commands() == ['a']
+    assert path.is_symlink()
+    run_directory.discard(path)
 
 
 def test_it_is_a_run_when_all_of_it_is_there(tmp_path, monkeypatch):
@@ -137,16 +107,14 @@ def test_of_two_that_fill_one_directory_the_second_leaves_the_first_s_run(
     mkdir(path, *args, **options)
 
   monkeypatch.setattr(pathlib.Path, 'mkdir', raced)
-  with pytest.raises(run_directory.RunDirectoryRefused, match='another proc'):
+  with pytest.raises(run_directory.RunDirectoryRefused, match='File exists'):
     run_directory.create(tmp_path, {'seed': 2}, {})
   assert run_directory.open(tmp_path).config() == {'seed': 1}
 
 
 def test_a_directory_of_runs_is_said_to_be_none_itself(tmp_path):
   run_directory.create(tmp_path / 'a', {}, {})
-  with pytest.raises(
-    run_directory.RunDirectoryRefused, match='holds a, and is not itself a run'
-  ):
+  with pytest.raises(run_directory.RunDirectoryRefused, match='holds a[.]'):
     run_directory.create(tmp_path, {}, {})
 
 
@@ -161,7 +129,7 @@ def test_what_the_library_s_command_started_can_be_pasted(
 @pytest.mark.parametrize('below', ['', 'deeper/run'])
 def test_a_file_in_the_way_is_named(tmp_path, below):
   (tmp_path / 'file').touch()
-  with pytest.raises(run_directory.RunDirectoryRefused, match='is a file'):
+  with pytest.raises(run_directory.RunDirectoryRefused, match='--run_dir'):
     run_directory.create(tmp_path / 'file' / below, {}, {})
 
 
@@ -180,8 +148,8 @@ def test_a_full_disk_is_refused_before_anything_is_written(
 
 
 def test_a_place_without_the_right_to_write_is_refused(tmp_path, monkeypatch):
-  monkeypatch.setattr(os, 'access', lambda *_: False)
-  with pytest.raises(run_directory.RunDirectoryRefused, match='no right'):
+  monkeypatch.setattr(os, 'access', lambda *unused: False)
+  with pytest.raises(run_directory.RunDirectoryRefused, match='--run_dir'):
     run_directory.create(tmp_path / 'a', {}, {})
   assert _everything_in(tmp_path) == []
 
@@ -202,39 +170,6 @@ def test_a_config_that_json_cannot_hold_is_refused_before_writing(tmp_path):
   with pytest.raises(TypeError, match='function'):
     run_directory.create(tmp_path / 'a', {'f': lambda: 0}, {})
   assert _everything_in(tmp_path) == []
-
-
-def test_what_another_host_makes_beside_it_stays_and_what_is_old_goes(tmp_path):
-  # Names of today and of before; that process is none of this host.
-  new, before, left = (
-    tmp_path / f'.new-run.{name}' for name in ('0aff', '99999999.7', '0bff')
-  )
-  for path in (new, before, left):
-    path.mkdir()
-    (path / 'config.json').touch()
-  two_days_ago = time.time() - 2 * 86_400
-  os.utime(left, (two_days_ago, two_days_ago))
-  run_directory.create(tmp_path / 'run', {}, {})
-  assert {path.name for path in tmp_path.iterdir()} == {
-    new.name, before.name, 'run',
-  }  # fmt: skip
-  assert (new / 'config.json').exists() and (before / 'config.json').exists()
-
-
-def test_a_refused_run_that_takes_the_parent_along_costs_no_other_its_place(
-  tmp_path, monkeypatch
-):
-  mkdir, gone = pathlib.Path.mkdir, []
-
-  def raced(path, *args, **options):
-    if path.name.startswith('.new-run') and not gone:
-      gone.append(path.parent.rmdir())
-    mkdir(path, *args, **options)
-
-  monkeypatch.setattr(pathlib.Path, 'mkdir', raced)
-  path = tmp_path / 'runs' / 'a'
-  assert run_directory.create(path, {'seed': 1}, {}).config() == {'seed': 1}
-  assert gone and _everything_in(tmp_path / 'runs')[0] == 'a'
 
 
 def test_resume_keeps_what_is_there_and_the_old_config(tmp_path):

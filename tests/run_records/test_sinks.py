@@ -5,16 +5,15 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from murmuration.run_records import follow
 from murmuration.run_records import jsonable
 from murmuration.run_records import launcher
+from murmuration.run_records import metrics
 from murmuration.run_records import packages
 from murmuration.run_records import run_directory
-from murmuration.run_records import run_log
 from murmuration.run_records import sinks
 
 NULL = (
@@ -43,15 +42,22 @@ class Fake:
     Fake.got.append(('close', finished))
 
 
-class Broken(Fake):
+class Failing(Fake):
+  """Takes so many rows, and fails at the next one."""
+
+  left = 0
+
   def row(self, kind, row):
-    raise OSError('no network')
+    if not Failing.left:
+      raise OSError('no network')
+    Failing.left -= 1
+    super().row(kind, row)
 
 
 @pytest.fixture
 def fakes(monkeypatch):
   monkeypatch.setattr(Fake, 'got', [])
-  monkeypatch.setattr(sinks, '_MAKE', {'fake': Fake, 'broken': Broken})
+  monkeypatch.setattr(sinks, '_MAKE', {'fake': Fake, 'failing': Failing})
 
 
 @pytest.fixture(autouse=True)
@@ -66,11 +72,18 @@ def run(tmp_path):
 
 
 def _log(run):
-  log = run_log.RunLog(run.path)
-  row = {'actor_steps': 5, 'return_mean': 2.0, 'returns': [2]}
-  log.add('evaluator/0', 'evaluation', row, 5, 1.5)
-  log.node('explorer/0', {'loss': 0.5}, {'actor_steps': 3.0}, {}, 7, 1.5)
-  log.close()
+  writer = metrics.MetricsWriter(run.metrics_directory)
+  for kind, row in (
+    ('evaluation', {'actor_steps': 5, 'return_mean': 2.0, 'returns': [2]}),
+    ('node_explorer', {'actor_steps': 7, 'node': 'explorer/0', 'loss': 0.5}),
+  ):
+    writer.row(kind, row)
+    writer.scalars(*metrics.tagged(kind, row))
+  writer.close()
+
+
+def _feed(run, name):
+  follow.feed(run, name, lambda seconds: True)
 
 
 def _tags(run):
@@ -88,7 +101,7 @@ def _tags(run):
 
 def test_a_sink_gets_the_rows_and_what_tensorboard_gets(run, fakes):
   _log(run)
-  assert follow.follow(run, ['fake'], lambda seconds: True)
+  _feed(run, 'fake')
   *rows, end = Fake.got
   assert [r for r in rows if isinstance(r[0], str)] == [
     ('evaluation', 5),
@@ -111,14 +124,14 @@ def test_rows_come_once_also_where_a_run_goes_on(run, fakes):
   whole = json.dumps({'actor_steps': 9, 'return_mean': 3.0})
   with path.open('a') as file:
     file.write(whole)  # without its end: still being written
-  follow.follow(run, ['fake'], lambda seconds: True)
+  _feed(run, 'fake')
   first = [got for got in Fake.got if got[0] == 'evaluation']
   assert first == [('evaluation', 5)]
   with path.open('a') as file:
     file.write('\n')
   jsonable.write(run.path / 'summary.json', {'finished': True})
   Fake.got.clear()
-  follow.follow(run, ['fake'], lambda seconds: True)
+  _feed(run, 'fake')
   assert Fake.got == [
     ('evaluation', 9),
     ({'evaluation/return_mean': 3.0}, 9),
@@ -129,63 +142,40 @@ def test_rows_come_once_also_where_a_run_goes_on(run, fakes):
   assert state['sink'] == {'number': 0}
 
 
-def test_a_sink_that_raises_is_left_out_and_others_get_all(run, fakes, caplog):
-  _log(run)
-  assert not follow.follow(run, ['broken', 'fake'], lambda seconds: True)
-  assert 'no network' in caplog.text and 'broken' in caplog.text
-  assert Fake.got.count(('evaluation', 5)) == 1
-  assert Fake.got[-1] == ('close', False)
-
-
-class Failing(Fake):
-  """Takes so many calls, and fails at the next one."""
-
-  left = 0
-
-  def row(self, kind, row):
-    self._call()
-    super().row(kind, row)
-
-  def scalars(self, values, step):
-    self._call()
-    super().scalars(values, step)
-
-  def _call(self):
-    if not Failing.left:
-      raise OSError('no network')
-    Failing.left -= 1
-
-
-@pytest.mark.parametrize('well', range(4))
+@pytest.mark.parametrize('well', range(2))
 def test_what_was_taken_before_a_failure_is_not_sent_again(
   run, fakes, monkeypatch, well
 ):
   for step in (5, 6):
     with (run.metrics_directory / 'evaluation.jsonl').open('a') as file:
       file.write(json.dumps({'actor_steps': step, 'return_mean': 2.0}) + '\n')
-  sinks._MAKE['failing'] = Failing
   monkeypatch.setattr(Failing, 'left', well)
-  assert not follow.follow(run, ['failing'], lambda seconds: True)
-  monkeypatch.setattr(Failing, 'left', 4)
-  assert follow.follow(run, ['failing'], lambda seconds: True)
+  with pytest.raises(OSError):
+    _feed(run, 'failing')
+  monkeypatch.setattr(Failing, 'left', 2)
+  _feed(run, 'failing')
   numbers = {'evaluation/return_mean': 2.0}
   assert Fake.got == [
     ('evaluation', 5), (numbers, 5), ('evaluation', 6), (numbers, 6),
     ('close', False),
   ]  # fmt: skip
-  assert Failing.left == well  # and nothing twice
 
 
-def test_a_sink_whose_state_cannot_be_asked_is_not_sent_its_rows_again(
-  run, fakes, monkeypatch
+def test_of_several_sinks_one_that_fails_does_not_stop_the_others(
+  run, fakes, command, monkeypatch
 ):
   _log(run)
-  with monkeypatch.context() as patch:
-    patch.setattr(Fake, 'state', lambda self: 1 / 0)
-    assert not follow.follow(run, ['fake'], lambda seconds: True)
+  monkeypatch.setattr(sinks, 'parse', lambda text: text.split(','))
+  assert command('failing,fake') == 1
   assert Fake.got.count(('evaluation', 5)) == 1
-  assert follow.follow(run, ['fake'], lambda seconds: True)
-  assert Fake.got.count(('evaluation', 5)) == 1
+  assert Fake.got[-1] == ('close', False)
+
+
+def test_a_run_that_is_still_running_is_refused(run, command):
+  _log(run)
+  with launcher.claim(run.path):
+    assert command(NULL) == 2
+  assert command(NULL) == 0
 
 
 def test_a_sink_that_is_not_known_or_not_installed_is_refused(monkeypatch):
@@ -240,10 +230,10 @@ def test_a_sink_of_one_s_own_is_named_and_gets_what_is_new(
   name = 'my_own_sink:MySink'
   assert sinks.parse(f'{NULL},{name}') == (NULL, name)
   _log(run)
-  assert follow.follow(run, [name], lambda seconds: True)
+  _feed(run, name)
   with (run.metrics_directory / 'evaluation.jsonl').open('a') as file:
     file.write(json.dumps({'actor_steps': 9}) + '\n')
-  assert follow.follow(run, [name], lambda seconds: True)
+  _feed(run, name)
   assert sorted((run.path / 'mine.txt').read_text().splitlines()) == [
     '1 evaluation 5',
     '2 node_explorer 7',
@@ -281,7 +271,6 @@ def test_the_launcher_s_process_finds_what_the_launcher_found(
   _log(run)
   follower = follow.Follower(run.path, ['my_own_sink:MySink'])
   follower.close()
-  assert follower._process.returncode == 0
   assert len((run.path / 'mine.txt').read_text().splitlines()) == 2
 
 
@@ -314,69 +303,6 @@ def test_a_command_that_names_no_sink_is_refused(command, capsys):
   assert '--to= names no sink' in capsys.readouterr().err
 
 
-def test_a_sink_that_a_run_feeds_is_fed_by_nobody_else(run, command, capsys):
-  _log(run)
-  follower = follow.Follower(run.path, [NULL])
-  try:
-    deadline = time.monotonic() + 60
-    while not (run.path / 'sinks' / f'{NULL}.json').exists():
-      assert time.monotonic() < deadline
-      time.sleep(0.01)
-    assert command(NULL) == 2
-    said = f'{NULL} of {run.path} is being fed by another process'
-    assert said in capsys.readouterr().err
-  finally:
-    follower.close()
-  assert command(NULL) == 0
-
-
-@pytest.mark.parametrize('freed', [True, False])
-def test_a_sink_that_another_process_feeds_is_waited_for_and_no_other(
-  run, fakes, caplog, freed
-):
-  _log(run)
-  lock = follow._lock(run, 'fake')
-  assert follow._lock(run, 'fake') is None
-  looks = []
-
-  def ended(seconds):
-    looks.append((run.path / 'sinks' / f'{NULL}.json').exists())
-    if freed and len(looks) == 2:
-      lock.close()
-    return len(looks) == 3
-
-  assert follow.follow(run, ['fake', NULL], ended) == freed
-  assert looks == [False, True, True], 'it waits for the other'
-  assert Fake.got.count(('evaluation', 5)) == freed
-  assert ('fake got nothing' in caplog.text) != freed
-  lock.close()
-
-
-def test_a_sink_that_failed_is_free_for_another_process(run, fakes):
-  _log(run)
-  locks = []
-
-  def ended(seconds):
-    locks.append(follow._lock(run, 'broken'))
-    locks[-1].close()
-    return len(locks) == 2
-
-  assert not follow.follow(run, ['broken'], ended)
-
-
-def test_a_run_that_goes_on_is_not_said_to_be_over(
-  run, fakes, command, monkeypatch
-):
-  monkeypatch.setattr(sinks, 'parse', lambda text: (text,))
-  _log(run)
-  with launcher.claim(run.path):
-    assert command('fake') == 0
-  assert ('evaluation', 5) in Fake.got and Fake.got[-1] == ('close', None)
-  assert command('fake') == 0
-  assert Fake.got.count(('evaluation', 5)) == 1
-  assert Fake.got[-1] == ('close', False)
-
-
 @pytest.mark.parametrize(
   ('outcome', 'well'), [('budget', True), ('failed', False)]
 )
@@ -385,15 +311,14 @@ def test_a_run_that_failed_at_its_end_is_not_said_to_have_finished(
 ):
   summary = {'finished': True, 'outcome': outcome}
   jsonable.write(run.path / 'summary.json', summary)
-  assert follow.follow(run, ['fake'], lambda seconds: True)
+  _feed(run, 'fake')
   assert Fake.got == [('close', well)]
 
 
-def test_the_launcher_s_process_ends_with_it(run):
+def test_the_launcher_s_process_ends_with_it(run, capsys):
   _log(run)
-  follower = follow.Follower(run.path, [NULL])
-  follower.close()
-  assert follower._process.returncode == 0
+  follow.Follower(run.path, [NULL]).close()
+  assert capsys.readouterr().err == ''
   read = jsonable.read(run.path / 'sinks' / f'{NULL}.json')['read']
   assert set(read) == {'evaluation', 'node_explorer'}
 
@@ -406,18 +331,16 @@ def test_a_process_forked_meanwhile_does_not_hold_up_the_end(
   (run.path / 'sinks').mkdir()
   (run.path / 'sinks' / f'{NULL}.json').write_text(state)
   follower = follow.Follower(run.path, [NULL])
-  held = os.dup(follower._process.stdin.fileno())  # as every fork does
+  held = os.dup(follower._processes[NULL].stdin.fileno())  # as every fork does
   follower.close()
   os.close(held)
-  assert follower._process.returncode == code
   warned = f'not all numbers are in {NULL}' in capsys.readouterr().err
   assert warned == bool(code)
 
 
-def test_a_run_that_is_refused_leaves_no_process(tmp_path):
-  follower = follow.Follower(tmp_path / 'none', [NULL])
-  follower.close()
-  assert follower._process.returncode == 0
+def test_a_run_that_is_refused_leaves_no_process(tmp_path, capsys):
+  follow.Follower(tmp_path / 'none', [NULL]).close()
+  assert capsys.readouterr().err == ''
   assert list(tmp_path.iterdir()) == []
 
 

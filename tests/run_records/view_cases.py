@@ -7,7 +7,6 @@ from rich import console as rich_console
 
 from murmuration.launch.engines import state as state_lib
 from murmuration.run_records import view
-from murmuration.run_records import view_panels
 
 
 def node(name, state='running', **kwargs):
@@ -73,7 +72,7 @@ NODES = [
 def drawn(state, snapshot, width=100, **kwargs):
   console = rich_console.Console(width=width, file=io.StringIO(), record=True)
   console.print(
-    view_panels.render('PSO-DQN', state, snapshot, width=width, **kwargs)
+    view.picture('PSO-DQN', state, snapshot or {}, width=width, **kwargs)
   )
   return console.export_text()
 

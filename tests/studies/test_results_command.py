@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from murmuration import jobs
 from murmuration.launch import session
 from murmuration.studies import results
-from murmuration.studies import runs as study_runs
 from tests import commands
 from tests.studies import stand_in
 
@@ -138,8 +138,8 @@ def test_the_command_below_a_table_names_the_file_of_its_study(
   path = _studies_file(tmp_path)
   told = []
 
-  def run(*unused, program, arguments, **more):
-    told.append([program, *arguments])
+  def run(*unused, arguments, **more):
+    told.append(arguments)
 
   monkeypatch.setattr(signal, 'signal', lambda *unused: None)
   monkeypatch.setattr(results, 'run', run)
@@ -148,8 +148,8 @@ def test_the_command_below_a_table_names_the_file_of_its_study(
   monkeypatch.setattr(sys, 'argv', ['results', f'--out={tmp_path / "out"}'])
   results.main()
   assert told == [
-    ['murmuration results', '--variant=New', f'--studies={path}'],
-    ['python studies/results.py'],
+    ['--variant=New', f'--studies={path}'],
+    [],
   ]
 
 
@@ -160,9 +160,9 @@ def test_two_commands_do_not_make_the_runs_of_one_study(
   monkeypatch.setattr(sys, 'argv', _command(tmp_path)[1:])
   monkeypatch.setattr(signal, 'signal', lambda *unused: None)
   monkeypatch.setattr(results, 'run', lambda *unused, **unused_too: 0)
-  with study_runs.alone([tmp_path / 'out' / 'other']):
+  with jobs.alone([tmp_path / 'out' / 'other']):
     assert results.main() == 0
-  with study_runs.alone([tmp_path / 'out' / 'fake']):
+  with jobs.alone([tmp_path / 'out' / 'fake']):
     assert results.main() == 2
   said = capsys.readouterr().err
   assert f'another process is making runs in {tmp_path}/out/fake' in said

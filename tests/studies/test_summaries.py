@@ -6,10 +6,10 @@ import shlex
 import numpy as np
 import pytest
 
+from murmuration.run_records import compared
 from murmuration.run_records import curves
 from murmuration.run_records import learning_statistics as statistics
 from murmuration.studies import plan as study_plan
-from murmuration.studies import plots as study_plots
 from murmuration.studies import results as study_command
 from murmuration.studies import summaries as study_results
 from murmuration.studies import tables as study_table
@@ -103,7 +103,7 @@ def test_areas_and_last_evaluations_follow_the_rules(results):
 @pytest.mark.parametrize('end, whole', [(0.9, True), (0.89, False)])
 def test_a_run_is_whole_from_nine_tenths_of_its_budget(end, whole):
   curve = _curve([0, 50, 90], end=end * BUDGET)
-  assert study_results.whole(curve, BUDGET) == whole
+  assert curves.whole(curve, BUDGET) == whole
 
 
 def test_differences_are_those_of_the_bootstrap(results):
@@ -298,8 +298,8 @@ def test_results_of_before_there_were_budgets_of_one_system_have_a_table(
 @pytest.mark.long
 def test_the_picture_has_a_panel_by_steps_and_one_by_seconds(tmp_path):
   groups = {label: system.curves for label, system in SYSTEMS.items()}
-  one = study_plots.compare_curves(groups, tmp_path / 'one.png', budget=BUDGET)
-  two = study_plots.compare_curves(
+  one = compared.compare_curves(groups, tmp_path / 'one.png', budget=BUDGET)
+  two = compared.compare_curves(
     groups, tmp_path / 'two.png', budget=BUDGET, seconds=3.5, threshold=100.0
   )
   assert (
@@ -313,9 +313,9 @@ def test_a_curve_ends_where_its_system_did(tmp_path, monkeypatch):
   def band(axes, grid, values, label, number):
     drawn[label.split()[0]] = grid[-1], values.shape
 
-  monkeypatch.setattr(study_plots, '_draw_band', band)
+  monkeypatch.setattr(compared, '_draw_band', band)
   groups = {'Long': [_curve([0, 1])], 'Short': [_curve([0, 1], end=400)] * 2}
-  study_plots.compare_curves(groups, tmp_path / 'a.png', budget=BUDGET)
+  compared.compare_curves(groups, tmp_path / 'a.png', budget=BUDGET)
   assert drawn['Long'][0] == BUDGET
   assert 395 < drawn['Short'][0] <= 400 and drawn['Short'][1][0] == 2
 
@@ -329,14 +329,14 @@ def test_the_picture_counts_crashes_as_the_table_does(
   def band(axes, grid, values, label, number):
     drawn.setdefault(label, []).append((grid, values))
 
-  monkeypatch.setattr(study_plots, '_draw_band', band)
+  monkeypatch.setattr(compared, '_draw_band', band)
   groups = {
     'One': [_curve([0, 90]), _curve([50, 50], end=500), NOTHING],
     'All': [_curve([50, 50], end=500), NOTHING],
     'Short': [_curve([50, 50], end=200), _curve([50, 50], end=400)],
     'Never': [NOTHING],
   }
-  study_plots.compare_curves(
+  compared.compare_curves(
     groups,
     tmp_path / 'a.png',
     budget=BUDGET,
@@ -379,14 +379,14 @@ def test_a_study_s_own_random_policy_and_budgets_are_drawn(
     'DQN': study_plan.Variant((), script='run_dqn.py'),
     'New': study_plan.Variant((), budget=500, script='run_new.py'),
   }
-  asked, draw = [], study_plots.compare_curves
+  asked, draw = [], compared.compare_curves
 
   def compare_curves(*args, **options):
     asked.append(options)
     return draw(*args, **options)
 
   monkeypatch.setattr(study_results, 'read', lambda *unused: SYSTEMS)
-  monkeypatch.setattr(study_plots, 'compare_curves', compare_curves)
+  monkeypatch.setattr(compared, 'compare_curves', compare_curves)
   study_command.write(_study(variants=variants), [], tmp_path, 'make it')
   (options,) = asked
   assert options['random'] == RANDOM
@@ -396,6 +396,6 @@ def test_a_study_s_own_random_policy_and_budgets_are_drawn(
 
 def test_nothing_to_draw_is_said(tmp_path):
   with pytest.raises(ValueError, match="'DQN'.* has an evaluation"):
-    study_plots.compare_curves(
+    compared.compare_curves(
       {'DQN': [NOTHING]}, tmp_path / 'a.png', budget=BUDGET
     )

@@ -1,12 +1,12 @@
 """What comes into the zoo: good enough, small enough, and nothing else."""
 
 import shutil
-import subprocess
 import sys
 
 import pytest
 
 from murmuration import export
+from murmuration import jobs
 from murmuration import play
 from murmuration.run_records import jsonable
 from murmuration.run_records import run_directory
@@ -55,7 +55,7 @@ def test_a_policy_that_reaches_its_target_is_an_entry(
 def test_what_is_not_good_or_not_small_leaves_nothing(
   entered, tmp_path, words, said
 ):
-  with pytest.raises(zoo.NoEntry, match=said):
+  with pytest.raises(ValueError, match=said):
     entered(**words)
   assert not (tmp_path / 'dqn-cartpole.npz').exists()
 
@@ -69,25 +69,26 @@ def test_a_cell_is_an_agent_with_its_preset(monkeypatch, capsys):
 def test_a_run_that_was_broken_off_goes_on_and_one_that_is_over_does_not(
   tmp_path, monkeypatch
 ):
-  commands = []
+  begun = []
 
-  def run(command, **unused):
-    commands.append(command)
-    return subprocess.CompletedProcess(command, 0, '')
+  def run(found, parallel, ended):
+    (job,) = found
+    begun.append(job)
+    ended(job, 0)
 
   def revision(since='new'):
     return 'new' if since == 'new' else f'{since} to new'
 
-  monkeypatch.setattr(subprocess, 'run', run)
+  monkeypatch.setattr(jobs, 'run', run)
   monkeypatch.setattr(runs, 'revision', revision)
   assert zoo.train('dqn:cartpole', tmp_path / 'other', 1, None) == 'new'
-  commands.clear()
+  begun.clear()
   path = run_directory.create(tmp_path / 'run', {'seed': 1}, {}).path
   # By which code the first part was made is not known.
   for finished, code in ((False, 'unknown to new'), (True, 'unknown')):
     jsonable.write(path / 'summary.json', {'finished': finished})
     assert zoo.train('dqn:cartpole', path, 1, None) == code
-  (command,) = commands
-  assert f'--resume={path}' in command
-  with pytest.raises(zoo.NoEntry, match='of --seed=1, and asked for is .*=2'):
+  (job,) = begun
+  assert job.path == path and job.resumes
+  with pytest.raises(ValueError, match='of --seed=1, and asked for is .*=2'):
     zoo.train('dqn:cartpole', path, 2, None)

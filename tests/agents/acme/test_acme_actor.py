@@ -17,7 +17,6 @@ from murmuration.agents.acme import actor as acme_actor
 from murmuration.environment_loops import environments
 from murmuration.environment_loops import stepping
 from murmuration.replay import adders
-from murmuration.replay import block_adder
 from murmuration.replay import blocks
 from murmuration.replay import packing
 from murmuration.replay import tables
@@ -125,7 +124,7 @@ def written(tmp_path):
     client = reverb.Client(f'localhost:{server.port}')
     behaviour = agent.actor(base.ActorInfo(0, 1, 0), 1)
     if agent.unroll_length:
-      adder = block_adder.BlockAdder(client, 'replay', layout)
+      adder = adders.BlockAdder(client, 'replay', layout)
 
       def write(observation, action, step, version):
         adder.add(

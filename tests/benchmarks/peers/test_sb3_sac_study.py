@@ -6,11 +6,11 @@ import sys
 import numpy as np
 import pytest
 
+from murmuration import jobs
 from murmuration.launch import cell as cell_lib
 from murmuration.run_records import curves
 from murmuration.run_records import jsonable
 from murmuration.run_records import run_directory
-from murmuration.studies import runs as study_runs
 from tests.benchmarks.peers import sb3_sac_study
 
 
@@ -75,7 +75,7 @@ def test_seeds_of_a_study_share_a_config_and_sb3_has_its_own(
     argv = ['sb3_sac', 'sac:pendulum', f'--seed={seed}', '--print-config']
     monkeypatch.setattr(sys, 'argv', argv)
     assert sb3_sac_study.main() == 0
-    digests.add(study_runs.digest(json.loads(capsys.readouterr().out)))
+    digests.add(jobs.digest(json.loads(capsys.readouterr().out)))
   assert len(digests) == 1
   cell = cell_lib.resolve('sac', 'pendulum', 'single_process', {}, 7)
   run = run_directory.create(tmp_path / 'run', cell.config, {})

@@ -73,7 +73,9 @@ def start(tmp_path):
 
 
 def _newest(tmp_path):
-  return checkpoints.newest(tmp_path / 'checkpoints' / 'replay' / 'shard_0')
+  directory = tmp_path / 'checkpoints' / 'replay' / 'shard_0'
+  paths = checkpoints.generations(directory)
+  return checkpoints.read(paths[0]) if paths else None
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ def test_a_worker_that_is_told_to_stop_does_not_wait_for_its_replay(
   stop, ended = threading.Event(), []
 
   def run():
-    with pytest.raises(ConnectionError, match='localhost:1 was ended'):
+    with pytest.raises(ConnectionError, match='localhost:1'):
       worker.run(stop)
     ended.append(True)
 

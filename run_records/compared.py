@@ -1,4 +1,4 @@
-"""Plots of a study: systems as bands, over steps and over seconds."""
+"""A plot of several systems: bands over seeds, by steps and by seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 from murmuration.run_records import curves
 from murmuration.run_records import learning_statistics as statistics
 from murmuration.run_records import plots
-from murmuration.studies import summaries
 
 _GRID_POINTS = 240
 _LINES = ('-', '--', '-.', ':')
@@ -93,7 +92,7 @@ def _draw(
   grid = np.linspace(0.0, end, _GRID_POINTS)
   for number, (label, found) in enumerate(groups.items()):
     crashed = [
-      random is not None and not summaries.whole(curve, budgets[label])
+      random is not None and not curves.whole(curve, budgets[label])
       for curve in found
     ]
     # A system with fewer steps has no line beyond them.

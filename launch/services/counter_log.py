@@ -16,7 +16,6 @@ from typing import Any
 from murmuration.run_records import metrics as metrics_lib
 
 _logger = logging.getLogger(__name__)
-_NODE = 'node_'  # prefix of the kinds of rows of nodes
 # Kinds of rows that come with each episode or generation and never stop.
 _ENDLESS = frozenset(('supervisor', 'generation'))
 _REMEMBERED = 1000  # rows of a node
@@ -50,7 +49,7 @@ class RunLog:
     self._writer = metrics_lib.MetricsWriter(run_dir / 'metrics')
     for kind, row in metrics_lib.newest_rows(run_dir / 'metrics').items():
       self._steps[kind] = row.get('actor_steps', 0)
-      if not kind.startswith(_NODE):
+      if not kind.startswith(metrics_lib.NODE):
         self.latest[kind] = row
         # It comes again if its node has not heard that it is written.
         self._is_new(row.get('node', ''), row)
@@ -120,7 +119,7 @@ class RunLog:
     row |= {f'{name}_per_s': rate for name, rate in rates.items()}
     row |= {f'own_{name}': total for name, total in totals.items()}
     # One file per group, for example for all explorers, ordered by time.
-    self._append(f'{_NODE}{node.partition("/")[0]}', row, step)
+    self._append(f'{metrics_lib.NODE}{node.partition("/")[0]}', row, step)
 
   def close(self) -> None:
     """Writes what was left out last, and closes the files."""
@@ -156,11 +155,11 @@ class RunLog:
       )
       return
     self._steps[kind] = steps
-    if not kind.startswith(_NODE):
+    if not kind.startswith(metrics_lib.NODE):
       self.latest[kind] = row
     if self._writer is not None:
       self._writer.row(kind, row)
-      self._writer.scalars(*tagged(kind, row))
+      self._writer.scalars(*metrics_lib.tagged(kind, row))
 
 
 def period_s(elapsed_s: float) -> float:
@@ -169,21 +168,3 @@ def period_s(elapsed_s: float) -> float:
   So that the rows of a run of weeks are as many as can be read, too.
   """
   return max(_PERIOD_S, _SHARE * elapsed_s)
-
-
-def tagged(kind: str, row: Mapping[str, Any]) -> tuple[dict[str, float], int]:
-  """Maps a row to its numbers by TensorBoard tag, and its environment steps.
-
-  Rows of nodes have tags such as 'explorer_0/loss', others 'evaluation/...'.
-  """
-  group, left_out = kind, {'actor_steps', 'unix_time_s'}
-  if kind.startswith(_NODE):
-    group = row['node'].replace('/', '_')
-    left_out.add('elapsed_s')
-  numbers = {
-    f'{group}/{name}': metrics_lib.number(value)
-    for name, value in row.items()
-    if name not in left_out
-  }
-  found = {tag: value for tag, value in numbers.items() if value is not None}
-  return found, int(row['actor_steps'])

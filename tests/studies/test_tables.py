@@ -1,6 +1,6 @@
 """The page with all studies: what is in a row, and in which order."""
 
-from murmuration.studies import scores
+from murmuration.studies import tables
 
 
 def _entry(last_three, auc, solved, **more):
@@ -69,7 +69,7 @@ def _rows(text):
 
 
 def test_scores_are_by_task_and_the_best_comes_first():
-  assert _rows(scores.scores(_RESULTS)) == [
+  assert _rows(tables.scores(_RESULTS)) == [
     ['CartPole-v1', 'swarm, c = 0', '2 of 2', '475', '500.0', '9.0']
     + ['30,000', '[`a`](results/a/table.md)'],
     # As many in the last three evaluations: by area. Fewer steps than others.
@@ -84,7 +84,7 @@ def test_scores_are_by_task_and_the_best_comes_first():
 
 def test_comparisons_are_those_with_the_baseline_and_the_contrasts():
   link = '[`a`](results/a/table.md)'
-  assert _rows(scores.comparisons(_RESULTS)) == [
+  assert _rows(tables.comparisons(_RESULTS)) == [
     ['CartPole-v1', 'swarm', 'DQN', '2', '+10.0 [+5.0, +15.0]', 'superior']
     + [link],
     ['CartPole-v1', 'swarm', 'swarm, c = 0', '2', '-1.0 [-2.0, +0.5]']
@@ -93,7 +93,7 @@ def test_comparisons_are_those_with_the_baseline_and_the_contrasts():
 
 
 def test_goals_say_whether_they_are_met():
-  assert _rows(scores.goals(_RESULTS)) == [
+  assert _rows(tables.goals(_RESULTS)) == [
     ['Maze-v0', 'DQN', '>= 2', '4 of 5', '1 of 2']
     + ['not judged, as that needs 5 seeds', '[`b`](results/b/table.md)']
   ]
