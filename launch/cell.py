@@ -16,16 +16,15 @@ from typing import Any
 
 import launchpad as lp
 
+from murmuration.agents import base
 from murmuration.agents import contract
 from murmuration.agents import settings as agent_settings
 from murmuration.environment_loops import atari
 from murmuration.environment_loops import environments
 from murmuration.environment_loops import making
 from murmuration.environment_loops import vector
-from murmuration.launch import actor_settings
 from murmuration.launch import experiment as experiment_lib
 from murmuration.launch import graph
-from murmuration.launch import needs
 from murmuration.launch import registry
 from murmuration.run_records import names
 from murmuration.run_records import settings
@@ -82,6 +81,7 @@ class Cell:
 
   agent: registry.Agent
   topology: registry.Topology
+  made: base.Agent  # as each node makes it
   experiment: experiment_lib.Experiment  # what a program is built of
   sections: dict[str, Any]  # name to config, of all that can be set
   config: dict[str, Any]  # the same as config.json holds it
@@ -105,18 +105,6 @@ class Cell:
       )
     graph.check(program)
     return program
-
-  @property
-  def own_bytes(self) -> dict[str, int]:
-    """Memory of its nodes that needs.py cannot see, by setting."""
-    of = getattr(self.topology, 'memory_bytes', None)
-    section = self.sections[self.topology.SECTION]
-    each = needs.environment_bytes(self.experiment.environment)
-    found = {'run.eval_episodes': self.experiment.run.eval_episodes * each}
-    if isinstance(section, actor_settings.Config):
-      num = section.num_actors * section.envs_per_actor
-      found['actors.envs_per_actor'] = num * each
-    return {**found, **(of(section) if of else {})}
 
 
 def resolve(
@@ -329,6 +317,7 @@ def _cell(
   return Cell(
     agent,
     topology,
+    made_agent,
     experiment,
     {'environment': environment, **sections},
     config,

@@ -183,7 +183,7 @@ def run(
         engines.check_on_ray(program, ray)
       if ray is None or not ray.address:
         # Nodes on a cluster have the memory of its hosts.
-        needs.check(cell.experiment, program, cell.own_bytes)
+        needs.check(cell.made, cell.experiment, program)
       mode = _isolation(isolate, cell, ray)
       # Before sinks are followed: they would send the numbers of any run there.
       if resume:
