@@ -16,7 +16,6 @@ from typing import Any
 
 import launchpad as lp
 
-from murmuration.agents import base
 from murmuration.agents import contract
 from murmuration.agents import settings as agent_settings
 from murmuration.environment_loops import atari
@@ -81,7 +80,6 @@ class Cell:
 
   agent: registry.Agent
   topology: registry.Topology
-  made: base.Agent  # as each node makes it
   experiment: experiment_lib.Experiment  # what a program is built of
   sections: dict[str, Any]  # name to config, of all that can be set
   config: dict[str, Any]  # the same as config.json holds it
@@ -301,6 +299,7 @@ def _cell(
     pace=sections.get('pace', experiment_lib.Pace()),
     seed=seed,
     run=sections['run'],
+    made=made_agent,
   )
   config = {
     'environment': environment,
@@ -317,7 +316,6 @@ def _cell(
   return Cell(
     agent,
     topology,
-    made_agent,
     experiment,
     {'environment': environment, **sections},
     config,
@@ -392,7 +390,9 @@ def _check_deterministic(topology: Any, run: experiment_lib.RunConfig) -> None:
 def _check_sections(values: Mapping[str, Any], *topologies: str) -> None:
   """Refuses a preset whose sections nobody reads."""
   known = {'environment', 'agent', 'pace', 'run'}
-  for name in (*registry.ALL_TOPOLOGIES, *topologies):
-    known.add(registry.topology(name).SECTION)
+  known |= {registry.topology(name).SECTION for name in topologies}
+  if known >= set(values):
+    return  # without an import of the other topologies
+  known |= {registry.topology(name).SECTION for name in registry.ALL_TOPOLOGIES}
   for section in values:
     names.require('section of a preset', section, sorted(known))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from murmuration.agents import base
 from murmuration.agents import settings
@@ -115,6 +115,7 @@ class Experiment:
     seed: of the whole run.
     run: budget and measurement.
     run_dir: directory of the run; None keeps nothing.
+    made: the agent, for what builds a program; nodes make their own.
   """
 
   make_agent: Callable[[], base.Agent]
@@ -126,6 +127,7 @@ class Experiment:
   seed: int = 0
   run: RunConfig = RunConfig()
   run_dir: str | None = None
+  made: base.Agent | None = dataclasses.field(default=None, compare=False)
 
   def __post_init__(self):
     if self.num_agents < 1:
@@ -135,6 +137,13 @@ class Experiment:
     if self.run.eval_epsilon:
       spec = environments.spec(self.environment)
       environments.require_discrete(spec, 'run.eval_epsilon')
+
+  def __getstate__(self) -> dict[str, Any]:
+    return {**self.__dict__, 'made': None}
+
+  @property
+  def agent(self) -> base.Agent:
+    return self.made or self.make_agent()
 
   @property
   def eval_limit(self) -> int | None:

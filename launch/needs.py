@@ -9,7 +9,6 @@ from typing import Any
 import launchpad as lp
 import psutil
 
-from murmuration.agents import base
 from murmuration.launch import experiment as experiment_lib
 from murmuration.launch.nodes import worker
 
@@ -18,15 +17,12 @@ from murmuration.launch.nodes import worker
 _COMPRESSION = 20
 
 
-def check(
-  agent: base.Agent,
-  experiment: experiment_lib.Experiment,
-  program: lp.Program,
-) -> None:
+def check(experiment: experiment_lib.Experiment, program: lp.Program) -> None:
   """Raises ValueError for replay, or a batch, that the machine cannot hold.
 
   All else, such as TensorFlow and the environments, comes on top.
   """
+  agent = experiment.agent
   nodes = [node for group in program.groups.values() for node in group]
   learners = sum(map(_learns, nodes))
   if agent.unroll_length is not None or not learners:

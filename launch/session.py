@@ -252,7 +252,7 @@ def _checked(
     engines.check_on_ray(program, ray)
   if ray is None or not ray.address:
     # Nodes on a cluster have the memory of its hosts.
-    needs.check(cell.made, cell.experiment, program)
+    needs.check(cell.experiment, program)
   if resume:
     run_directory.open(path)
     at_end.enter_context(launcher.claim(path))

@@ -106,7 +106,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
 
 
 def _check(experiment: experiment_lib.Experiment, config: Config) -> None:
-  agent = experiment.make_agent()
+  agent = experiment.agent
   if agent.learner_class is not None:
     raise ValueError(
       f'{agent.name} has networks of its own, which cannot be perturbed here. '

@@ -16,7 +16,7 @@ def check(agent, preset='', topology=None, **overrides):
     topology,
     {key.replace('__', '.'): value for key, value in overrides.items()},
   )
-  needs.check(cell.made, cell.experiment, cell.build())
+  needs.check(cell.experiment, cell.build())
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_no_machine_holds_is_refused(setting, value):
 
 def test_each_learner_with_its_own_replay_counts(monkeypatch):
   cell = cell_lib.resolve('gorila_dqn')
-  item = cell.made.transition_layout().num_bytes
+  item = cell.experiment.agent.transition_layout().num_bytes
   options = {
     'agent__max_replay_size': '1000000',
     'agent__batch_size': '8',
