@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from murmuration.replay import checkpoints
 from murmuration.run_records import run_directory
 
 HERE = pathlib.Path(__file__).parent
@@ -121,5 +122,5 @@ def test_a_lost_shard_says_what_is_gone_and_fills_again(killed):
   assert 'what it held is lost' not in run.log('replay/0')
   assert 'Traceback' not in run.log('learner/0'), run.log('learner/0')
   directory = run.directory / 'checkpoints' / 'replay' / 'shard_1'
-  manifests = sorted(directory.glob('generation_*/manifest.json'))
-  assert json.loads(manifests[-1].read_text())['items'] > 300
+  newest = checkpoints.generations(directory)[0]
+  assert checkpoints.read(newest).items > 300

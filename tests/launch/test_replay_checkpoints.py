@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from murmuration.replay import checkpoints
 from murmuration.run_records import run_directory
 
 ITEM = 2  # transitions in an item of replay
@@ -37,10 +38,9 @@ def _go_on(run, name, count):
   run.wait_until(lambda: _total(run, name) >= before + count, name)
 
 
-def _manifests(run, shard=0):
+def _generations(run, shard=0):
   path = run.directory / 'checkpoints' / 'replay' / f'shard_{shard}'
-  found = sorted(path.glob('generation_*/manifest.json'))
-  return [json.loads(manifest.read_text()) for manifest in found]
+  return checkpoints.generations(path)
 
 
 def _terminate(run):
@@ -73,21 +73,23 @@ def broken_off(start_run):
   totals = run_directory.open(first.directory).summary()['totals']
   with np.load(first.directory / 'checkpoints' / 'learner-0.npz') as saved:
     updates = int(saved['updates'])
-  manifests = [_manifests(first, shard) for shard in range(2)]
+  # Saved once: by the learner, at the step where it ended.
+  saved = [
+    [checkpoints.read(path) for path in _generations(first, shard)]
+    for shard in range(2)
+  ]
+  assert [len(generations) for generations in saved] == [1, 1]
   second = start_run(resume=first.directory)
   _go_on(second, LEARNED, 10)
   _terminate(second)
-  return second, totals, updates, manifests
+  return second, totals, updates, [newest for (newest,) in saved]
 
 
 def test_a_run_that_is_broken_off_saves_its_replay_with_its_learner(broken_off):
-  _, totals, updates, manifests = broken_off
-  # Saved once: by the learner, at the step where it ended.
-  assert [len(generations) for generations in manifests] == [1, 1]
+  _, totals, updates, saved = broken_off
   assert totals['learner_steps'] == updates
-  for (manifest,) in manifests:
-    assert manifest['meta'] == {'learner_steps': updates}
-  items = sum(manifest['items'] for (manifest,) in manifests)
+  assert [shard.meta for shard in saved] == [{'learner_steps': updates}] * 2
+  items = sum(shard.items for shard in saved)
   # But for open windows, and what each of two actors holds back or has in
   # flight (63 transitions, 200 items).
   least = totals['actor_steps'] - 2 * (63 + 200 * ITEM) - 4 * 5
@@ -96,9 +98,9 @@ def test_a_run_that_is_broken_off_saves_its_replay_with_its_learner(broken_off):
 
 @pytest.mark.parametrize('shard', [0, 1])
 def test_a_resumed_run_has_its_replay_nodes_as_they_were(broken_off, shard):
-  run, _, _, manifests = broken_off
-  ((manifest,), node) = manifests[shard], f'replay/{shard}'
-  assert _restored(run, node) == [(1, manifest['items'])]
+  run, _, _, saved = broken_off
+  node = f'replay/{shard}'
+  assert _restored(run, node) == [(1, saved[shard].items)]
   assert 'lost' not in run.log(node)
   assert 'Replay was not checkpointed' not in run.log('learner/0')
 
@@ -109,7 +111,7 @@ def test_a_resumed_run_has_its_replay_nodes_as_they_were(broken_off, shard):
 def _kill_after_a_checkpoint(start_run, node, *flags):
   run = start_run(*SMALL, *flags, '--config.run.replay_checkpoint_s=1')
   counted = ('actor_steps', LEARNED)
-  run.wait_until(lambda: _manifests(run), 'checkpoint of replay')
+  run.wait_until(lambda: _generations(run), 'checkpoint of replay')
   for name in counted:
     run.wait_until(lambda name=name: _total(run, name), name)
   # What was counted stays: it goes on from there.

@@ -288,6 +288,8 @@ def test_a_run_ends_with_its_caller(tmp_path, number):
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
+    # What runs the tests in the background may ignore interrupts.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
   started = []
   try:
