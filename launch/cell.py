@@ -299,7 +299,7 @@ def _cell(
     pace=sections.get('pace', experiment_lib.Pace()),
     seed=seed,
     run=sections['run'],
-    made=made_agent,
+    made=(make_agent, made_agent),
   )
   config = {
     'environment': environment,

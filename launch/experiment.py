@@ -115,7 +115,8 @@ class Experiment:
     seed: of the whole run.
     run: budget and measurement.
     run_dir: directory of the run; None keeps nothing.
-    made: the agent, for what builds a program; nodes make their own.
+    made: `make_agent` and what it has made, for what builds a program. Nodes
+      make their own.
   """
 
   make_agent: Callable[[], base.Agent]
@@ -127,7 +128,9 @@ class Experiment:
   seed: int = 0
   run: RunConfig = RunConfig()
   run_dir: str | None = None
-  made: base.Agent | None = dataclasses.field(default=None, compare=False)
+  made: tuple[Callable[[], base.Agent], base.Agent] | None = dataclasses.field(
+    default=None, compare=False
+  )
 
   def __post_init__(self):
     if self.num_agents < 1:
@@ -143,7 +146,9 @@ class Experiment:
 
   @property
   def agent(self) -> base.Agent:
-    return self.made or self.make_agent()
+    if self.made is not None and self.made[0] is self.make_agent:
+      return self.made[1]
+    return self.make_agent()
 
   @property
   def eval_limit(self) -> int | None:
