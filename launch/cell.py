@@ -22,10 +22,8 @@ from murmuration.environment_loops import atari
 from murmuration.environment_loops import environments
 from murmuration.environment_loops import making
 from murmuration.environment_loops import vector
-from murmuration.launch import actor_settings
 from murmuration.launch import experiment as experiment_lib
 from murmuration.launch import graph
-from murmuration.launch import needs
 from murmuration.launch import registry
 from murmuration.run_records import names
 from murmuration.run_records import settings
@@ -105,18 +103,6 @@ class Cell:
       )
     graph.check(program)
     return program
-
-  @property
-  def own_bytes(self) -> dict[str, int]:
-    """Memory of its nodes that needs.py cannot see, by setting."""
-    of = getattr(self.topology, 'memory_bytes', None)
-    section = self.sections[self.topology.SECTION]
-    each = needs.environment_bytes(self.experiment.environment)
-    found = {'run.eval_episodes': self.experiment.run.eval_episodes * each}
-    if isinstance(section, actor_settings.Config):
-      num = section.num_actors * section.envs_per_actor
-      found['actors.envs_per_actor'] = num * each
-    return {**found, **(of(section) if of else {})}
 
 
 def resolve(
@@ -313,6 +299,7 @@ def _cell(
     pace=sections.get('pace', experiment_lib.Pace()),
     seed=seed,
     run=sections['run'],
+    made=(make_agent, made_agent),
   )
   config = {
     'environment': environment,
@@ -403,7 +390,9 @@ def _check_deterministic(topology: Any, run: experiment_lib.RunConfig) -> None:
 def _check_sections(values: Mapping[str, Any], *topologies: str) -> None:
   """Refuses a preset whose sections nobody reads."""
   known = {'environment', 'agent', 'pace', 'run'}
-  for name in (*registry.ALL_TOPOLOGIES, *topologies):
-    known.add(registry.topology(name).SECTION)
+  known |= {registry.topology(name).SECTION for name in topologies}
+  if known >= set(values):
+    return  # without an import of the other topologies
+  known |= {registry.topology(name).SECTION for name in registry.ALL_TOPOLOGIES}
   for section in values:
     names.require('section of a preset', section, sorted(known))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from murmuration.agents import base
 from murmuration.agents import settings
@@ -115,6 +115,8 @@ class Experiment:
     seed: of the whole run.
     run: budget and measurement.
     run_dir: directory of the run; None keeps nothing.
+    made: `make_agent` and what it has made, for what builds a program. Nodes
+      make their own.
   """
 
   make_agent: Callable[[], base.Agent]
@@ -126,6 +128,9 @@ class Experiment:
   seed: int = 0
   run: RunConfig = RunConfig()
   run_dir: str | None = None
+  made: tuple[Callable[[], base.Agent], base.Agent] | None = dataclasses.field(
+    default=None, compare=False
+  )
 
   def __post_init__(self):
     if self.num_agents < 1:
@@ -135,6 +140,15 @@ class Experiment:
     if self.run.eval_epsilon:
       spec = environments.spec(self.environment)
       environments.require_discrete(spec, 'run.eval_epsilon')
+
+  def __getstate__(self) -> dict[str, Any]:
+    return {**self.__dict__, 'made': None}
+
+  @property
+  def agent(self) -> base.Agent:
+    if self.made is not None and self.made[0] is self.make_agent:
+      return self.made[1]
+    return self.make_agent()
 
   @property
   def eval_limit(self) -> int | None:

@@ -40,8 +40,7 @@ def _limit(cell: cell_lib.Cell) -> str:
 def _rate(cell: cell_lib.Cell) -> str:
   """On learning rates that reach 0 well before the end of the budget."""
   experiment = cell.experiment
-  agent = experiment.make_agent()
-  end = agent.rate_end
+  end = experiment.agent.rate_end
   if end is None or end.setting in cell.unused:
     return ''
   budget = experiment.run.steps_per_agent
@@ -54,7 +53,7 @@ def _rate(cell: cell_lib.Cell) -> str:
     # Each learner of a parameter server has its own replay.
     learners = getattr(cell.sections.get('server'), 'num_learners', 1)
     begin = learners * experiment.min_replay_size
-    per_unit = experiment.pace.steps_per_update(agent.batch_size)
+    per_unit = experiment.pace.steps_per_update(experiment.agent.batch_size)
   zero = begin + end.value * per_unit
   if zero >= _CLEARLY * budget:
     return ''

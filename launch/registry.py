@@ -76,11 +76,9 @@ class Topology(Protocol):
     SECTION: name of its section on the command line.
     Config: frozen dataclass of that section.
 
-  It may have REPLAY, the default of `run.replay` there;
+  It may have REPLAY, the default of `run.replay` there, and
   `ignored(agent, config) -> {name: why}`: settings of its section (others by
-  section.name) that a run would ignore, and that are refused on a command line;
-  and `memory_bytes(config) -> {section.name: bytes}`: of what its nodes keep
-  that is neither replay nor parameters, by the setting that says how much.
+  section.name) that a run would ignore, and that are refused on a command line.
   """
 
   SECTION: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 import contextlib
-import dataclasses
 import functools
 import os
 import pathlib
@@ -24,37 +23,20 @@ from murmuration.launch import cell as cell_lib
 from murmuration.launch import engines
 from murmuration.launch import needs
 from murmuration.launch import notes
-from murmuration.launch.nodes import offline
+from murmuration.launch import outcome as outcome_lib
 from murmuration.replay import isolation
 from murmuration.replay import tensors
 from murmuration.run_records import checkpoints
 from murmuration.run_records import commands
-from murmuration.run_records import counter_file
 from murmuration.run_records import first
 from murmuration.run_records import follow
-from murmuration.run_records import jsonable
 from murmuration.run_records import later
 from murmuration.run_records import launcher
-from murmuration.run_records import metrics
 from murmuration.run_records import names
 from murmuration.run_records import packages
 from murmuration.run_records import run_directory
 from murmuration.run_records import unsaved
 from murmuration.run_records import view
-from murmuration.run_records import view_text
-
-_SPENT = (
-  'the budget of this run is used, so nothing is left to be done. Raise '
-  '--config.run.steps_per_agent'
-)
-_TIMED_OUT = (
-  'the wall clock of this run is used up over all of its starts, so nothing is '
-  'left to be done. Raise --config.run.wall_clock_s'
-)
-_MET = (
-  'this run has met its target, and learns on until it meets it again. '
-  '--config.run.target_return=None lets it use its whole budget'
-)
 
 
 def placed(
@@ -161,63 +143,31 @@ def run(
   later.load()  # before there are threads and nodes
   tensors.stop_leak()  # in nodes too, which are forked from here
   first.raise_interrupts()
-  environment = cell.experiment.environment
   with contextlib.ExitStack() as at_end:
     at_end.enter_context(contextlib.suppress(KeyboardInterrupt))
     interrupts = at_end.enter_context(commands.Interrupts())
-    unless_run = at_end.enter_context(contextlib.ExitStack())
+    # Until a node starts: the same command is to work after a refusal.
+    unless_begun = at_end.enter_context(contextlib.ExitStack())
     try:
       where = commands.here()
       path = run_dir
       if path is None:
-        path = run_directory.default_path(cell.agent.name, environment)
+        task = cell.experiment.environment
+        path = run_directory.default_path(cell.agent.name, task)
         at_end.callback(run_directory.give_back, path)
-      run_directory.check_name(path.absolute())
       if ray is not None:
         path = path.resolve()  # other hosts may lack this working directory
-      # What refuses comes before anything is in the directory.
-      # Nodes may leave the working directory, as some environments do.
-      program = cell.build(str(path.absolute()))
-      counter = counter_of(program)
-      if ray is not None:
-        engines.check_on_ray(program, ray)
-      if ray is None or not ray.address:
-        # Nodes on a cluster have the memory of its hosts.
-        needs.check(cell.experiment, program, cell.own_bytes)
       mode = _isolation(isolate, cell, ray)
-      # Before sinks are followed: they would send the numbers of any run there.
-      if resume:
-        run_directory.open(path)
-        at_end.enter_context(launcher.claim(path))
-        checkpoints.check(path, functools.partial(_warn, path))
-        unsaved.check(path, functools.partial(_warn, path))
-      else:
-        run_directory.check_free(path)
-    except (ValueError, OSError) as e:
-      return commands.refuse(e)
-    except MemoryError as e:
-      return commands.refuse(
-        ValueError(
-          f'this run does not fit into memory: {e}. Lower the number of '
-          'environments, or what is learned from at a time.'
-        )
-      )
-    # A process from before the private network: it may need the other one.
-    followed = at_end.enter_context(contextlib.ExitStack())
-    if sinks:
-      followed.callback(follow.Follower(path, sinks).close)
-    try:
+      program = _checked(cell, path, resume, ray, at_end)
+      # Processes from before the private network: they may need the other one.
+      followed = at_end.enter_context(contextlib.ExitStack())
+      if sinks:
+        followed.callback(follow.Follower(path, sinks).close)
       isolation.enter(mode)
       engines.check(program, engine)
-      config, ended = cell.config, ''
-      if resume:
-        found = run_directory.open(path)
-        ended = _ended(found, cell)
-        if ended in (_SPENT, _TIMED_OUT):
-          config = found.config()  # nothing will be trained with another
       directory = run_directory.create(
         path.absolute(),
-        config,
+        cell.config,
         packages.versions(),
         engine=_kept(engine, ray),
         command=command,
@@ -226,196 +176,116 @@ def run(
       if resume:
         unsaved.forget(path)
       else:
-        # The same command is to work once the reason is gone.
-        unless_run.callback(run_directory.discard, directory.path)
+        unless_begun.callback(run_directory.discard, directory.path)
         at_end.enter_context(launcher.claim(path))
     except (ValueError, OSError) as e:
       return commands.refuse(e)
+    except MemoryError as e:
+      return commands.refuse(
+        ValueError(f'this run does not fit into memory: {e}')
+      )
     for note in notes.of(cell):
-      _note(note)
-    if ended:
-      _note(ended)
-    title = f'{cell.agent.title} · {environment}'
-    live = view.LiveView(path, counter, title)
-    failed: set[str] = set()
+      with contextlib.suppress(OSError):  # a terminal that was closed
+        print(f'note: {note}', flush=True)
+    warn = functools.partial(_warn, directory.path)
+    title = f'{cell.agent.title} · {cell.experiment.environment}'
+    live = view.LiveView(path, counter_of(program), title)
+    show = _guarded('The live view', live, warn)
+    tell = _guarded('What tells the caller of it', on_tick, warn)
     begun = False
 
     def tick(state: engines.RunState) -> None:
       nonlocal begun
       begun = True
       interrupts.hold()  # the engine has them, and after it nobody
-      unless_run.pop_all()
-      # One that fails is no reason to leave out the other, nor the next tick.
-      for what, call in (
-        ('The live view', functools.partial(live, state)),
-        ('What tells the caller of it', lambda: on_tick(directory.path)),
-      ):
-        try:
-          call()
-        except Exception as e:
-          if what not in failed:
-            failed.add(what)
-            said = f'{what} failed, and the run goes on: {faults.gist(e)}.'
-            with contextlib.suppress(OSError):
-              _warn(directory.path, said)
+      unless_begun.pop_all()
+      show(state)
+      tell(directory.path)
 
-    refusal: ValueError | OSError | None = None
     try:
       outcome = engines.run(
         program, engine, run_dir=directory.path, on_tick=tick, ray=ray
       )
-      unless_run.pop_all()
-    except engines.Refused as e:
-      refusal = e
-    except OSError as e:  # no room for what an engine needs
+      unless_begun.pop_all()
+    except (engines.Refused, OSError) as e:
       if begun:
-        with interrupts.raising():
-          followed.close()
         raise
-      refusal = e
+      return commands.refuse(e)
     finally:
       with contextlib.suppress(OSError):
-        os.chdir(where)  # for nodes that were threads, see above
+        os.chdir(where)  # an environment in a thread may have left it
       live.close()
-    if refusal is not None:
-      return commands.refuse(refusal)
-    outcome = _honest(outcome, directory)
-    if outcome.exit_code == engines.FAILED:
-      _keep_reason(directory, outcome.reason)
-    try:
-      with interrupts.raising():
-        followed.close()  # its sinks hear of the outcome too
-    except KeyboardInterrupt:  # they end by themselves
-      said = f'note: {",".join(sinks)} not waited for: interrupted'
-      print(said, file=sys.stderr)
-    try:
-      # Not at the top: matplotlib takes as long to import as a node to start.
-      from murmuration.run_records import plots  # pylint: disable=g-import-not-at-top
-
-      with interrupts.raising():  # not in half an import
-        plots.learning_curve(directory.path)
-    except KeyboardInterrupt:  # the run has ended, whatever becomes of its plot
-      print('warning: no learning curve: interrupted', file=sys.stderr)
-    except Exception as e:
-      print(f'warning: no learning curve: {faults.gist(e)}', file=sys.stderr)
+    outcome = outcome_lib.checked(outcome, directory, warn)
+    for what, finish in (
+      (f'{",".join(sinks)} not waited for', followed.close),
+      ('no learning curve', functools.partial(_plot, directory.path)),
+    ):
+      try:
+        with interrupts.raising():
+          finish()
+      except KeyboardInterrupt:  # the run has ended all the same
+        print(f'warning: {what}: interrupted', file=sys.stderr)
+      except Exception as e:
+        print(f'warning: {what}: {faults.gist(e)}', file=sys.stderr)
     live.final(outcome)
     return outcome.exit_code
   print('interrupted', file=sys.stderr)  # while no engine could take it
   return commands.INTERRUPTED
 
 
-def _ended(directory: run_directory.RunDirectory, cell: cell_lib.Cell) -> str:
-  """What is said of a run that came to its end and is resumed; or ''."""
-  try:
-    summary = directory.summary() or {'outcome': '', 'totals': {}}
-    unit, budget = 'actor_steps', cell.experiment.total_steps
-    if cell.topology.SECTION == 'offline':  # nobody steps
-      unit, budget = 'learner_steps', offline.updates(cell.experiment)
-    done = summary['totals'].get(unit, 0)
-    if unit == 'learner_steps':  # as the counter does
-      done += summary['totals'].get('skipped_updates', 0)
-    if done >= budget:
-      return _SPENT
-    limit_s = cell.experiment.run.wall_clock_s
-    if limit_s is not None and summary.get('elapsed_s', 0) >= limit_s:
-      return _TIMED_OUT
-    target = cell.experiment.run.target_return
-    return _MET if summary['outcome'] == 'goal' and target is not None else ''
-  except (OSError, ValueError, LookupError, TypeError, AttributeError):
-    return ''  # only for a note
+def _checked(
+  cell: cell_lib.Cell,
+  path: pathlib.Path,
+  resume: bool,
+  ray: engines.Options | None,
+  at_end: contextlib.ExitStack,
+) -> lp.Program:
+  """The program of a run that can start. Writes nothing.
 
-
-def _honest(
-  outcome: engines.Outcome, directory: run_directory.RunDirectory
-) -> engines.Outcome:
-  """The outcome; a failure of a run that learned nothing, or lost its end."""
-  failed = outcome.exit_code != 0
-  lost = unsaved.at_end(directory.path)
-  if lost and not failed:
-    return dataclasses.replace(outcome, exit_code=1, reason=lost)
-  for sentence in (lost, unsaved.at_end(directory.path, needed=False)):
-    if sentence:
-      with contextlib.suppress(OSError):
-        _warn(directory.path, f'{sentence}.')
-  if failed:
-    return outcome
-  summary, config = directory.summary(), directory.path / 'config.json'
-  if summary is None or not config.exists():
-    gone = 'was moved or removed meanwhile'
-    if config.exists():
-      gone = (
-        'took no summary.json: is its disk full (`df`, `df -i`) or read-only, '
-        'or a quota used up?'
-      )
-    return dataclasses.replace(
-      outcome,
-      exit_code=1,
-      reason=f'what was learned is not kept: {directory.path} {gone}',
-    )
-  if unfinished := summary.get('unfinished'):
-    _warn(
-      directory.path,
-      f'{", ".join(unfinished)} did not end in time: what was learned last may '
-      'not be evaluated, or not be saved; see logs/.',
-    )
-  totals = summary['totals']
-  steps = totals.get('actor_steps', 0)
-  if summary['outcome'] == 'goal':
-    return outcome  # Reached without an update, it is reached all the same.
-  if not totals.get('learner_steps'):
-    died = [
-      f'{node.name} {view_text.died(node)}. '
-      for node in outcome.nodes
-      if node.restarts
-    ]
-    skipped = totals.get('skipped_updates')
-    reason = (
-      f'nothing was learned: all {skipped:,} updates were skipped, because '
-      'their gradients were not finite. Are the rewards of the environment '
-      f'finite, and near 1? agent.reward_scale scales them. {"".join(died)}'
-      'Or lower the learning rates'
-      if skipped
-      else f'no update was made in {steps:,} environment steps '
-      f'({summary["reason"]}). {"".join(died)}Raise run.steps_per_agent or '
-      'run.wall_clock_s, or lower run.updates_per_call and what comes before '
-      'the first update (agent.min_replay_size, unroll_length)'
-    )
-  elif directory.all_broke():
-    reason = (
-      f'no episode ended whole, and {totals["dropped_episodes"]:,} broke and '
-      'were dropped: no return is known. The logs say how the first ones '
-      'broke; with --config.run.on_fault=raise a run ends at the first'
-    )
-  else:
-    return outcome
-  return dataclasses.replace(outcome, exit_code=1, reason=reason)
-
-
-def _keep_reason(directory: run_directory.RunDirectory, reason: str) -> None:
-  """Says in summary.json that a run failed, and why.
-
-  Its counter has written what it counted, and whether that was all that was
-  asked for ('finished'). There is no summary if the counter failed too, or was
-  killed: then there is what its next start would go on from.
+  Raises:
+    ValueError, OSError: why it cannot.
   """
-  try:
-    counted: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):  # not there, or cut
-      counted = counter_file.counted(directory.metrics_directory)
-    found = {
-      'finished': False,
-      'totals': counted.get('totals', {}),
-      'result': counted.get('result', {}),
-      'latest': metrics.newest_rows(directory.metrics_directory),
-      **(directory.summary() or {}),
-    }
-    whole = (directory.path / 'config.json').exists()
-    if found.get('outcome') != 'goal' and whole:
-      said = {'outcome': 'failed', 'reason': reason}
-      jsonable.write(directory.path / 'summary.json', {**found, **said})
-  except (OSError, ValueError) as e:
-    with contextlib.suppress(OSError):
-      _warn(directory.path, f'summary.json lacks why the run failed: {e}')
+  run_directory.check_name(path.absolute())
+  program = cell.build(str(path.absolute()))
+  counter_of(program)
+  if ray is not None:
+    engines.check_on_ray(program, ray)
+  if ray is None or not ray.address:
+    # Nodes on a cluster have the memory of its hosts.
+    needs.check(cell.experiment, program)
+  if resume:
+    run_directory.open(path)
+    at_end.enter_context(launcher.claim(path))
+    checkpoints.check(path, functools.partial(_warn, path))
+    unsaved.check(path, functools.partial(_warn, path))
+  else:
+    run_directory.check_free(path)
+  return program
+
+
+def _guarded(
+  what: str, call: Callable[[Any], Any], warn: Callable[[str], None]
+) -> Callable[[Any], None]:
+  """The call, whose failures do not end the run; only the first is said."""
+  failed = False
+
+  def guarded(argument: Any) -> None:
+    nonlocal failed
+    try:
+      call(argument)
+    except Exception as e:
+      if not failed:
+        failed = True
+        warn(f'{what} failed, and the run goes on: {faults.gist(e)}.')
+
+  return guarded
+
+
+def _plot(path: pathlib.Path) -> None:
+  # matplotlib takes as long to import as a node to start.
+  from murmuration.run_records import plots  # pylint: disable=g-import-not-at-top
+
+  plots.learning_curve(path)
 
 
 def _isolation(
@@ -451,11 +321,6 @@ def counter_of(program: lp.Program) -> Callable[[], Any]:
     )
   (node,) = nodes
   return lambda: node.create_handle().dereference()
-
-
-def _note(sentence: str) -> None:
-  with contextlib.suppress(OSError):  # as the view's
-    print(f'note: {sentence}', flush=True)
 
 
 def _warn(path: pathlib.Path, sentence: str) -> None:

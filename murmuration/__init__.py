@@ -7,11 +7,11 @@
     action = run.policy(observation)
     run.save('my_run')
 
-Importing it is light: TensorFlow works in processes of its own, never in the
-one that imports this (docs/library.md).
+Importing it is fast: training happens in other processes, and TensorFlow is
+never imported here (docs/library.md).
 
-The packages below it (murmuration.agents, murmuration.launch, ...) lie at the
-top of the repository; here are links to them.
+The packages murmuration.agents, murmuration.launch and so on are links to the
+folders at the top of the repository.
 """
 
 from typing import TYPE_CHECKING, Any

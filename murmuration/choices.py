@@ -110,7 +110,7 @@ def steps_per_update(cell: cell_lib.Cell) -> float | None:
   if cell.topology.SECTION != 'offline':
     return None
   experiment = cell.experiment
-  return experiment.pace.steps_per_update(experiment.make_agent().batch_size)
+  return experiment.pace.steps_per_update(experiment.agent.batch_size)
 
 
 def _arguments(call: Callable[..., Any]) -> dict[str, str]:

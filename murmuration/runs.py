@@ -1,4 +1,4 @@
-"""Runs as a caller has them: train, evaluate, play, keep, go on."""
+"""`train` and `load`, and the `Run` that they return."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from murmuration import process
 from murmuration import stored
 
 Path = str | os.PathLike[str]
-# Called with the run, and with what has come: see `train`.
+# Takes the run and a dict, see `train`.
 Callback = Callable[['Run', dict[str, Any]], Any]
 
 _POLL_S = 0.1
 _TICKS = 4  # polls between two ticks
-# Exit codes of a run, as in run_records/commands.py; the last is of a process
-# that is stopped before it can say so.
+# Exit codes, as in run_records/commands.py: Ctrl-C, SIGTERM, and SIGINT before
+# the process handles it.
 _USAGE = 2
 _BROKEN_OFF = (130, 143, -2)
-# What a run prints, and its caller is shown.
+# Lines of the process that the caller sees.
 _SAID = ('note: ', 'warning: ')
 
 
@@ -31,17 +31,17 @@ class _Stop:
     return 'murmuration.STOP'
 
 
-STOP = _Stop()  # what a callback returns to end its run
+STOP = _Stop()  # a callback returns it to end the run
 
 
 class Evaluation(NamedTuple):
-  """Episodes of a greedy policy.
+  """The result of `Run.evaluate`.
 
   Attributes:
-    mean: of the returns, undiscounted, in the environment's units of reward.
-    std: their standard deviation.
-    returns: of each episode.
-    broken: episodes that broke, and that others were played for.
+    mean: mean undiscounted return, in the environment's units of reward.
+    std: standard deviation of the returns.
+    returns: one for each episode.
+    broken: how often the environment failed; each such episode was replaced.
   """
 
   mean: float
@@ -51,11 +51,11 @@ class Evaluation(NamedTuple):
 
 
 class Run:
-  """A run and its directory. Made by `train` and `load`.
+  """A run: its directory, and what you can do with it.
 
   Attributes:
-    path: its directory: config, metrics, checkpoints, logs.
-    stopped: whether it was broken off, by `stop`, a callback or Ctrl-C.
+    path: the directory, with config, metrics, checkpoints and logs.
+    stopped: whether `stop`, a callback or Ctrl-C ended the training.
   """
 
   def __init__(self, path: Path, given: objects.Objects):
@@ -67,21 +67,21 @@ class Run:
     self._policy: Any = None
     self._callbacks: dict[str, Any] = {}
     self._stopping: set[str] = set()  # callbacks that have returned STOP
-    self._told: set[str] = set()  # and other things, which was said once
+    self._told: set[str] = set()  # callbacks that got a warning
 
   def __repr__(self) -> str:
     return f'murmuration.Run({os.fspath(self.path)!r})'
 
   def evaluate(self, episodes: int = 20, seed: int = 0) -> Evaluation:
-    """Plays whole episodes with the best parameters that were kept.
+    """Plays episodes with the best parameters, greedily.
 
     Args:
-      episodes: how many, side by side.
+      episodes: how many; they run side by side.
       seed: of the episodes.
 
     Raises:
-      ValueError: the run keeps no parameters yet, or a number is none.
-      RuntimeError: the environment breaks.
+      ValueError: the run has no parameters yet, or an argument is not a number.
+      RuntimeError: the environment failed.
     """
     episodes = arguments.whole('episodes', episodes)
     seed = arguments.whole('seed', seed, 0)
@@ -92,10 +92,10 @@ class Run:
 
   @property
   def policy(self) -> Any:
-    """The greedy policy of the best parameters that were kept.
+    """The greedy policy of the best parameters: `action = policy(observation)`.
 
-    A `portable.Policy`; of an agent without `operations` the agent's own code,
-    called in the same way.
+    A `portable.Policy`. For an agent without `operations` it is the agent's own
+    code, with the same call.
     """
     if self._policy is None:
       export, kept = self._kept()
@@ -103,22 +103,21 @@ class Run:
     return self._policy
 
   def config(self) -> dict[str, Any]:
-    """All settings, section by section."""
+    """All settings, by section."""
     return self._open().config()
 
   def summary(self) -> dict[str, Any] | None:
-    """Why it ended, totals and result; None if it was killed."""
+    """Outcome, totals and result; None if the run was killed."""
     return self._open().summary()
 
   def metrics(self, kind: str = 'evaluation') -> list[dict[str, Any]]:
-    """Rows that were logged: a table, as pandas.DataFrame takes it.
+    """Logged rows, as `pandas.DataFrame` takes them.
 
     Args:
-      kind: 'evaluation', or another of those that the run has, such as
-        'node_learner'.
+      kind: 'evaluation', or another kind such as 'node_learner'.
 
     Raises:
-      ValueError: it has no such rows; names those that it has.
+      ValueError: the run has no such kind; the message lists those it has.
     """
     from murmuration.run_records import names
 
@@ -130,13 +129,14 @@ class Run:
     """Draws the learning curve.
 
     Args:
-      path: of the PNG; learning_curve.png in the run's directory if None.
+      path: where to write the PNG; None: learning_curve.png in the run's
+        directory.
 
     Returns:
-      Where it is.
+      The path.
 
     Raises:
-      ValueError: nothing was evaluated yet.
+      ValueError: the run has no evaluations yet.
     """
     from murmuration.run_records import plots
 
@@ -149,13 +149,13 @@ class Run:
     """Films one episode.
 
     Args:
-      path: of the film, .gif or .mp4.
+      path: where to write it, .gif or .mp4.
       seed: of the episode.
-      steps: environment steps at most.
+      steps: environment steps, at most.
 
     Raises:
-      ValueError, OSError: the path is none of a film, or cannot be written.
-      RuntimeError: the environment breaks.
+      ValueError, OSError: the path has another ending, or cannot be written.
+      RuntimeError: the environment failed.
     """
     from murmuration.run_records import film
 
@@ -169,31 +169,31 @@ class Run:
     return episodes.record(export.policy(kept), name, seed, path, steps)
 
   def export(self, path: Path, format: str = 'numpy') -> pathlib.Path:
-    """Writes the policy for use without this project: see export.py.
+    """Exports the policy, to run without this project (see export.py).
 
     Args:
-      path: of the file (.py, or .npz without code; .onnx), or of SavedModel's
-        directory.
+      path: a file (.py; .npz for parameters alone; .onnx), or a directory for
+        a SavedModel.
       format: 'numpy', 'savedmodel' or 'onnx'.
     """
     export, kept = self._kept()
     return export.export(self.path, format, pathlib.Path(path), kept=kept)
 
   def save(self, path: Path, overwrite: bool = False) -> pathlib.Path:
-    """Copies the run, so that `load(path)` has all of it.
+    """Copies the run; `load(path)` opens the copy.
 
     Args:
-      path: of the copy.
-      overwrite: whether another run that is there makes room.
+      path: where to.
+      overwrite: whether to replace another run at `path`.
 
     Raises:
-      ValueError: `path` is inside the run, or the run inside `path`.
-      FileExistsError: there is something at `path`.
+      ValueError: `path` is inside the run, or contains it.
+      FileExistsError: `path` exists.
     """
     return stored.copy(self.path, pathlib.Path(path), overwrite)
 
   def stop(self) -> None:
-    """Ends a run that is training, from a callback or another thread."""
+    """Ends training; for callbacks and other threads."""
     self._to_stop = True  # where there is no process yet, `_train` looks
     child = self._process  # None as soon as the run has ended
     if child is not None:
@@ -213,20 +213,20 @@ class Run:
     on_end: Callback | None = None,
     **config: Any,
   ) -> Run:
-    """Goes on training in the same directory.
+    """Continues training in the same directory.
 
     Args:
-      steps: environment steps of each agent beside those that were made; None:
-        what is left of the budget.
-      engine: as for `train`; None: the one that the run was on.
-      progress: as for `train`.
-      sinks: as for `train`.
-      ray_address: as for `train`; '': that of the run, if it was on Ray.
+      steps: more environment steps for each agent; None: the rest of the
+        budget.
+      engine: as in `train`; None: the engine that the run used.
+      progress: as in `train`.
+      sinks: as in `train`.
+      ray_address: as in `train`; '': that of the run, if it used Ray.
       cluster: likewise.
-      on_tick: as for `train`; None: the one that this run has, if any.
+      on_tick: as in `train`; None: keeps the callback that this run has.
       on_evaluation: likewise.
       on_end: likewise.
-      **config: settings that change.
+      **config: settings to change.
 
     Returns:
       This run.
@@ -257,14 +257,14 @@ class Run:
     return run_directory.open(self.path)
 
   def _kept(self) -> tuple[Any, Any]:
-    """export.py, and the best parameters, with the objects of this process."""
+    """The module export, and the best parameters."""
     from murmuration.run_records import later
 
     with later.deferred():  # most policies need no TensorFlow
       from murmuration import export
       from murmuration.environment_loops import environments
 
-      # What a name stands for may be another class since.
+      # A notebook may have defined the class again.
       environments.forget()
       run = self._open()
       config = self._given.config_here(run.config())
@@ -278,7 +278,7 @@ class Run:
     resume: bool,
     **words: Any,
   ) -> None:
-    """Trains to the end, in a process of its own."""
+    """Trains in a separate process, and waits until it ends."""
     from murmuration import news as news_lib
     from murmuration import progress as progress_lib
 
@@ -311,14 +311,14 @@ class Run:
           for kind, content in news():
             self._take(kind, content, bar)
     finally:
-      child.end()  # after an exception, or Ctrl-C, it saves
+      child.end()  # also after an exception or Ctrl-C: it saves
       _show(child, bar)
       code, output = child.close()
       self._process = None
       self._policy = None  # of parameters that a callback saw
       bar.close()
       if not over and news is not None:
-        # Who called `train` has no run now.
+        # `train` returns nothing in this case.
         bar.say(f'interrupted: kept in {self.path}; {self._loading()}')
     if code == _USAGE:
       raise ValueError(f'\n{output}'.rpartition('\nerror: ')[2].strip())
@@ -332,13 +332,13 @@ class Run:
     self._called('on_end', {'stopped': self.stopped, **(summary or {})}, bar)
 
   def _loading(self) -> str:
-    """The call that loads it."""
+    """The call that loads this run."""
     from murmuration.run_records import run_directory
 
     return run_directory.loading(self.path, self.config())
 
   def _take(self, kind: str, content: Any, bar: Any) -> None:
-    """What a run has written while it trains."""
+    """Handles a new line of the run's files."""
     if kind == 'warning':
       bar.say(content)
       return
@@ -349,7 +349,7 @@ class Run:
 
   def _called(self, name: str, content: dict[str, Any], bar: Any) -> None:
     callback = self._callbacks.get(name)
-    # While it saves and ends, a run tells of what it did before.
+    # A run that was stopped still reports what it did before.
     if callback is None or name in self._stopping:
       return
     answer = callback(self, content)
@@ -382,58 +382,56 @@ def train(
   on_end: Callback | None = None,
   **config: Any,
 ) -> Run:
-  """Trains an agent on an environment, to the end of its budget or its target.
+  """Trains an agent on an environment until its budget or target is reached.
 
-  The program runs in a process of its own, as `murmuration run` does: whatever
-  this one has started, and as often as it is called.
+  The program runs in a separate process, as with `murmuration run`, so you can
+  call this as often as you like, whatever your own process has started.
 
   Args:
-    agent: a name, with a preset or without ('ppo', 'ppo:pendulum'), or
-      'module:Name', or a `murmuration.launch.registry.Agent`, or a subclass of
-      `murmuration.agents.base.Agent` that says of which class its config is, by
-      `config: Config` in its body or at the parameter of its `__init__`.
+    agent: a name with or without a preset ('ppo', 'ppo:pendulum'),
+      'module:Name', a `murmuration.launch.registry.Agent`, or a subclass of
+      `murmuration.agents.base.Agent` whose `config` is annotated with its
+      class, in the body or in `__init__`.
     environment: a gymnasium id, 'module:Name', or a class or function that
-      makes a gymnasium environment. None: that of the preset.
-    steps: environment steps of each agent (of all actors together); None: of
-      the preset.
-    topology: a name, 'module:Name', or an object that is one; None: the
-      agent's own.
+      makes a gymnasium environment. None: the preset's.
+    steps: environment steps for each agent (all its actors together); None:
+      the preset's.
+    topology: a name, 'module:Name', or a topology object; None: the agent's
+      default.
     engine: 'local_mp' (processes), 'local_mt' (threads of one process) or 'ray'
-      (processes on a Ray cluster, or on a Ray of their own).
+      (processes on a Ray cluster, or on a local Ray).
     seed: of the whole run.
-    run_dir: where the run is kept; None: runs/AGENT-ENVIRONMENT-TIME.
-    progress: whether a bar shows how far it is; None: in a terminal and in a
-      notebook.
-    sinks: where numbers go besides the run, such as 'wandb,mlflow': see
-      run_records/sinks.py.
-    ray_address: of the Ray cluster that `engine='ray'` runs on, HOST:PORT, or
-      'auto' for the one of this host, or 'local' for one of this run alone; '':
-      what RAY_ADDRESS says, or else 'local'.
-    cluster: what each node of a group asks of its host there, such as
-      'learner:cpus=4,gpus=1'; several in a list. The command's --cluster.
+    run_dir: directory of the run; None: runs/AGENT-ENVIRONMENT-TIME.
+    progress: whether to show a progress bar; None: in terminals and notebooks.
+    sinks: where else to log, such as 'wandb,mlflow' (run_records/sinks.py).
+    ray_address: address of the Ray cluster for `engine='ray'`: HOST:PORT,
+      'auto' for the cluster of this host, or 'local' for a Ray of this run
+      alone; '': RAY_ADDRESS, else 'local'.
+    cluster: resources for each node of a group, such as
+      'learner:cpus=4,gpus=1', or a list of these; as --cluster.
     on_tick: called about twice a second with the run and {'steps', 'budget',
       'elapsed_s', 'totals'}.
     on_evaluation: called with the run and each evaluation: {'actor_steps',
       'return_mean', 'returns', ...}.
-    on_end: called with the run and its summary. A callback that returns
-      `STOP`, or calls `run.stop()`, ends the run, which is kept; who returned
-      `STOP` is not called again.
-    **config: settings by name: learning_rate=1e-3, num_actors=2; by section
-      where two have the name: run={'eval_episodes': 5}. `murmuration run
-      AGENT --list-settings` shows them all.
+    on_end: called with the run and its summary. Any callback may return `STOP`,
+      or call `run.stop()`, to end the run, which is kept. A callback that
+      returned `STOP` is not called again.
+    **config: settings by name, such as learning_rate=1e-3 or num_actors=2, or
+      by section where two sections share a name: run={'eval_episodes': 5}.
+      `murmuration run AGENT --list-settings` lists them.
 
-  A preset's own environment brings its numbers and its target, which ends the
-  run; another environment gets those of the agent's first preset, and no
-  target.
+  With a preset's own environment you get its settings and its target, which
+  ends the run. With another environment you get the settings of the agent's
+  first preset, without a target.
 
   Returns:
-    The run, when it is over.
+    The run, after it has ended.
 
   Raises:
-    ValueError: something that cannot work, with the reason.
-    RuntimeError: a node failed for good, with what it said.
-    KeyboardInterrupt: at Ctrl-C, when the run has ended as by `stop`. It is
-      kept, and a line says where.
+    ValueError: the run cannot start; the message says why.
+    RuntimeError: a node failed for good; the message has its output.
+    KeyboardInterrupt: you pressed Ctrl-C. The run is kept, and a line says
+      where.
   """
   given = objects.Objects()
   run = Run('' if run_dir is None else run_dir, given)
@@ -489,13 +487,13 @@ def load(
   environment: Any = None,
   topology: Any = None,
 ) -> Run:
-  """A run that was kept: `Run.path`, or where it was saved.
+  """Opens a run from its directory.
 
   Args:
-    path: its directory.
-    agent: the object that it was trained with, where that was defined in a
-      script or a notebook; what has an importable name is found by itself.
-    environment: likewise. An id that this process has registered goes along.
+    path: the directory (`Run.path`, or where you saved it).
+    agent: the class or object that the run was trained with, if a script or a
+      notebook defined it. Importable ones are found by name.
+    environment: likewise. An id that this process has registered works too.
     topology: likewise.
 
   Raises:
@@ -523,7 +521,7 @@ def load(
 
 
 def _show(child: process.Process, bar: Any) -> None:
-  """Shows what a run has noted since, as its command does."""
+  """Shows new notes and warnings of the run."""
   for line in child.said():
     if line.startswith(_SAID):
       bar.say(line)

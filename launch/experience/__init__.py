@@ -30,7 +30,7 @@ def of_actors(
   experiment: experiment_lib.Experiment, config: actor_settings.Config
 ) -> kind.Kind:
   """The experience that actors send to the learners of one agent."""
-  if experiment.make_agent().experience == 'unrolls':
+  if experiment.agent.experience == 'unrolls':
     return unrolls.Unrolls(experiment, config)
   return transitions.Transitions(experiment, config)
 
@@ -39,7 +39,7 @@ def of_members(
   experiment: experiment_lib.Experiment, members: int
 ) -> kind.Local:
   """The experience of `members` agents in a worker that acts itself."""
-  agent = experiment.make_agent()
+  agent = experiment.agent
   if agent.experience == 'unrolls':
     return unrolls.OwnUnrolls(experiment, members)
   if agent.priority_exponent is not None:
@@ -108,7 +108,7 @@ def check_members(
   Without `acts`, as offline, it does not explore. Makes no Reverb object, see
   `check_actors`.
   """
-  agent = experiment.make_agent()
+  agent = experiment.agent
   if agent.learner_class is not None:
     raise ValueError(
       f'{agent.name} has a learner of its own, for one agent whose actors are '

@@ -50,13 +50,6 @@ _UNUSED = {
 _LEAST = 100  # smallest noise table, in numbers of parameters
 
 
-def memory_bytes(config: Config) -> dict[str, int]:
-  """Bytes of the float32 noise tables, one in each worker and the master."""
-  return {
-    'evolution.table_size': 4 * config.table_size * (1 + config.num_workers)
-  }
-
-
 def ignored(agent: base.Agent, config: Config) -> dict[str, str]:
   """Settings that a run would ignore, and why."""
   del config
@@ -113,7 +106,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
 
 
 def _check(experiment: experiment_lib.Experiment, config: Config) -> None:
-  agent = experiment.make_agent()
+  agent = experiment.agent
   if agent.learner_class is not None:
     raise ValueError(
       f'{agent.name} has networks of its own, which cannot be perturbed here. '

@@ -73,7 +73,7 @@ def ignored(agent: Any, config: Config) -> dict[str, str]:
 
 def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   """Builds the program. Raises ValueError if there is no fitting data set."""
-  agent = experiment.make_agent()
+  agent = experiment.agent
   if agent.learner_class is not None or agent.experience == 'unrolls':
     raise ValueError(
       f'{agent.name} does not learn from transitions of replay by the '

@@ -61,7 +61,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       f'run.steps_per_agent={experiment.total_steps} are fewer than '
       f'server.num_learners={config.num_learners}.'
     )
-  agent = experiment.make_agent()
+  agent = experiment.agent
   try:
     experience.check_members(
       _with_budget(experiment, experiment.total_steps // config.num_learners)

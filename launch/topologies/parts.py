@@ -126,7 +126,7 @@ def let_all_come_back(program: lp.Program) -> None:
 
 def require_transitions(experiment: experiment_lib.Experiment) -> None:
   """Raises ValueError if rollouts would never reach a replay node."""
-  agent = experiment.make_agent()
+  agent = experiment.agent
   if agent.experience == 'unrolls':
     raise ValueError(
       f"run.replay='node': {agent.name} has no replay that could be on a node; "

@@ -66,7 +66,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         infos,
         counter,
         learning_rates=explorers.learning_rates(
-          experiment.make_agent(), infos, config.lr_spread
+          experiment.agent, infos, config.lr_spread
         ),
         evaluates=True,
       )

@@ -52,7 +52,7 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       'run.target_return, which are of whole games. Leave out life_loss, or '
       'use actor_learner: --topology=actor_learner.'
     )
-  agent = experiment.make_agent()
+  agent = experiment.agent
   experience.check_members(experiment)
   hosted = hosting(config)
   program = lp.Program('swarm')

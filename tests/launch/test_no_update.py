@@ -3,11 +3,16 @@
 import pytest
 
 from murmuration.launch import engines
-from murmuration.launch import session
+from murmuration.launch import outcome as outcome_lib
 from murmuration.launch.engines import state
 from murmuration.run_records import jsonable
 from murmuration.run_records import metrics
 from murmuration.run_records import run_directory
+
+
+def _checked(run, code, *nodes):
+  ended = engines.Outcome(code, 'ended', list(nodes))
+  return outcome_lib.checked(ended, run, pytest.fail)
 
 
 @pytest.mark.parametrize(
@@ -33,14 +38,14 @@ def test_a_run_without_an_update_has_failed(
       'totals': {'actor_steps': 1200, 'learner_steps': updates},
     },
   )
-  found = session._honest(engines.Outcome(code, 'ended', []), run)
+  found = _checked(run, code)
   assert found.exit_code == said
   if (code, said) == (0, 1):
     assert 'no update was made in 1,200 environment steps' in found.reason
     assert 'the budget is used' in found.reason
     assert 'Raise run.steps_per_agent' in found.reason
     died = state.NodeState('learner/0', restarts=2, died_of='E: nan')
-    found = session._honest(engines.Outcome(code, 'ended', [died]), run)
+    found = _checked(run, code, died)
     said = 'learner/0 was started again 2 times; it had died last of: E: nan. '
     assert f'{said}Raise' in found.reason
   else:
@@ -71,6 +76,6 @@ def test_a_run_of_which_no_episode_was_whole_has_failed(
     row = {'returns': returns, 'broken_episodes': 3}
     writer.row('evaluation', row)
   writer.close()
-  found = session._honest(engines.Outcome(0, 'ended', []), run)
+  found = _checked(run, 0)
   assert found.exit_code == failed
-  assert ('no episode ended whole, and 7 broke' in found.reason) == failed
+  assert ('no episode ended whole: 7 broke' in found.reason) == failed

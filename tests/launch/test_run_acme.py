@@ -78,7 +78,7 @@ from murmuration.launch import cell, needs, registry
 for agent in ('acme_dqn', 'acme_d4pg'):
   for preset in registry.agent(agent).presets:
     made = cell.resolve(agent, preset)
-    needs.check(made.experiment, made.build(), made.own_bytes)
+    needs.check(made.experiment, made.build())
 assert not context.context()._initialized, 'forked nodes would hang'
 """
   done = subprocess.run(
