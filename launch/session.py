@@ -208,7 +208,7 @@ def run(
       followed.callback(follow.Follower(path, sinks).close)
     try:
       isolation.enter(mode)
-      engines.check(program, engine)
+      engines.check(engine)
       config, ended = cell.config, ''
       if resume:
         found = run_directory.open(path)

@@ -13,11 +13,10 @@ import signal
 import sys
 import tempfile
 import threading
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import flags
 from absl import logging
-from launchpad.launch import worker_manager
 import numpy as np
 
 from murmuration.launch import pulse
@@ -78,13 +77,11 @@ def run(
     os.environ['TMPDIR'] = tempfile.tempdir = str(scratch)
     for name, kind in node.names.items():
       directory.claim(name, kind)
-    # Off: the launcher kills a node that does not stop.
-    flags.FLAGS['lp_termination_notice_secs'].value = -1
-    worker_manager.WorkerManager(register_in_thread=True)
+    stop = _stop_at_sigterm()
     notify_running()
     node.run()
     exit_code = 0
-    if worker_manager.stop_event().is_set():
+    if stop.is_set():
       # Its loop returned because it was told to. Only the launcher knows
       # whether that was its own word: a plain `kill` is no work that is done.
       exit_code = TERMINATED
@@ -110,6 +107,22 @@ def run(
     # No interpreter shutdown: libraries that were forked would run their
     # destructors on threads that are not there.
     os._exit(exit_code)
+
+
+def _stop_at_sigterm() -> threading.Event:
+  """Returns what is set at a SIGTERM, and what Launchpad then says of it."""
+  prepare.take_stop_handlers()
+  manager = prepare.Manager()
+  manager.use()
+
+  def take(*unused: Any) -> None:
+    try:
+      prepare.call_stop_handlers()
+    finally:
+      manager.stop_event().set()
+
+  signal.signal(signal.SIGTERM, take)
+  return manager.stop_event()
 
 
 class _Log(io.TextIOWrapper):
@@ -153,20 +166,12 @@ def _redirect_output(path: pathlib.Path) -> None:
 def _reset_inherited_state() -> None:
   """Forgets what belongs to the launcher."""
   signal.set_wakeup_fd(-1)
-  for number in (
-    signal.SIGTERM,
-    signal.SIGCONT,
-    signal.SIGCHLD,
-    signal.SIGQUIT,
-  ):
+  for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGCHLD):
     signal.signal(number, signal.SIG_DFL)
-  # The launcher handles Ctrl-C and hang-ups, and then stops the nodes.
-  for number in (signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
+  # The launcher handles Ctrl-C and hang-ups, and then stops the nodes. What a
+  # node starts can be ended with a SIGINT: it inherits no handler.
+  signal.signal(signal.SIGINT, lambda *unused: None)
   atexit._clear()
-  worker_manager._SIGNAL_HANDLERS = None
-  worker_manager._HAS_MAIN_MANAGER = False
-  worker_manager._WORKER_MANAGERS = threading.local()
   logging.use_absl_handler()
   logging.get_absl_handler().python_handler.stream = sys.stderr
   if flags.FLAGS['verbosity'].using_default_value:

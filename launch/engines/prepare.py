@@ -3,12 +3,15 @@
 from collections.abc import Callable
 import dataclasses
 import os
+import signal
 import sys
+import threading
 import traceback
 from typing import Any
 
 from absl import flags
 import launchpad as lp
+from launchpad.launch import worker_manager
 from launchpad.nodes.courier import node as courier_node
 
 from murmuration.launch import graph
@@ -79,6 +82,33 @@ def _name_addresses(
     address.bind(directory_lib.Name(name, directory))
     names[name] = 'rpc' if own and isinstance(node, rpc.Node) else 'port'
   return names
+
+
+class Manager:
+  """What Launchpad asks of the node of a thread: whether it is to stop."""
+
+  def __init__(self) -> None:
+    self._stop = threading.Event()
+
+  def use(self) -> None:
+    """Makes it that of this thread."""
+    worker_manager._WORKER_MANAGERS.manager = self
+
+  def stop_event(self) -> threading.Event:
+    return self._stop
+
+  def wait_for_stop(self, timeout_secs: float | None = None) -> bool:
+    return self._stop.wait(timeout_secs)
+
+
+def take_stop_handlers() -> None:
+  """Lets lp.register_stop_handler() work, without Launchpad's own signals."""
+  worker_manager._SIGNAL_HANDLERS = {signal.SIGUSR1: set()}
+
+
+def call_stop_handlers() -> None:
+  """Calls what was registered: once."""
+  worker_manager._signal_dispatcher(signal.SIGUSR1)
 
 
 def format_error(error: BaseException) -> str:

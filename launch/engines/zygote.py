@@ -246,11 +246,6 @@ class Zygote:
       'of memory?)'
     )
     self._family.slots[index].say(why, -1.0)
-    with (
-      contextlib.suppress(OSError),
-      self._family.logs[index].open('a') as log,
-    ):
-      print(why, file=log)
     self._channel.send(event='exited', index=index, pid=None, code=1, oom=False)
 
   def _signal(self, index: int, number: int) -> None:

@@ -44,7 +44,7 @@ def main() -> None:
     os._exit(0)
   end = socket.socket(fileno=int(sys.argv[1]))
   end.set_inheritable(False)
-  linux.allow_descriptors(0)
+  linux.allow_descriptors()
   # Ray blocks SIGINT, with which an environment may end what it starts.
   signal.pthread_sigmask(signal.SIG_SETMASK, ())
   signals.default_in_forks()

@@ -104,8 +104,7 @@ def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
 
   board = pulse.Board(tmp_path, 1)
   ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-  log = tmp_path / 'log'
-  backend = processes.Backend([log], board.slots)
+  backend = processes.Backend([tmp_path / 'log'], board.slots)
   made = zygote.Zygote(theirs, family(tmp_path, board.slots), None)
   with ours, theirs, monkeypatch.context() as patched:
     patched.setattr(os, 'fork', no_fork)
@@ -126,7 +125,6 @@ def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
   assert event.error.startswith(
     'its process could not be forked: [Errno 11] Resource temporarily'
   )
-  assert event.error in log.read_text()
 
 
 def test_a_node_whose_log_cannot_be_written_goes_on_without(tmp_path):
