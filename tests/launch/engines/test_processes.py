@@ -117,6 +117,12 @@ def test_arrays_and_numpy_scalars_cross_between_processes(launch):
   assert_nothing_is_left(run)
 
 
+def test_nodes_need_not_be_picklable(launch):
+  run = launch('cannot_be_pickled')
+  assert run.wait()[:2] == (0, 'all nodes finished')
+  assert (run.directory / 'ran').exists()
+
+
 def test_a_limit_of_open_files_that_can_be_raised_is_no_limit(launch):
   hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
   run = launch('waits', open_files=(30, hard))
