@@ -22,61 +22,47 @@ import numpy as np
 from murmuration.launch import pulse
 from murmuration.launch.engines import linux
 from murmuration.launch.engines import prepare
-from murmuration.launch.rpc import directory as directory_lib
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a node that was told to stop
 FINAL = 70  # exit code of one whose error has a true `no_restart_helps`
 
 
-def warm() -> None:
-  """Does in the zygote what all nodes would do."""
-  if 'tensorflow' in sys.modules:  # nodes that need none import none
-    from murmuration.replay import tensors
-
-    tensors.stop_leak()
-
-
 def run(
-  node: prepare.PreparedNode,
-  slot: pulse.Slot,
-  log: pathlib.Path,
-  directory: directory_lib.Directory,
-  *,
-  scratch: pathlib.Path,
+  family: prepare.Family,
+  index: int,
+  again: int,
   env: Mapping[str, str],
-  head: str,
   zygote_pid: int,
   notify_running: Callable[[], None],
 ) -> NoReturn:
   """Turns a fresh fork of the zygote into a node; ends the process.
 
   Args:
-    node: what to run.
-    slot: its signs of life.
-    log: file for its output.
-    directory: where its servers claim addresses.
-    scratch: directory for temporary files.
+    family: what the zygote has.
+    index: of the node in it.
+    again: how often the node was started before.
     env: variables of this node alone.
-    head: what else the first line of the log says.
     zygote_pid: this process dies with that one.
     notify_running: called right before the node's own code.
   """
+  node = family.nodes[index]
   exit_code = 1
   try:
     os.setpgid(0, 0)
-    pulse.use(slot)
+    pulse.use(family.slots[index])
     linux.die_with_parent(zygote_pid)
     linux.adopt_orphans()  # while it lives; then the zygote kills them
-    _redirect_output(log)
+    _redirect_output(family.logs[index])
     _reset_inherited_state()
     linux.set_title(f'murmuration: {node.name}')
     now = datetime.datetime.now().isoformat(sep=' ', timespec='seconds')
-    print(f'--- {node.name}, pid {os.getpid()}, {now}{head}')
+    restart = f', restart {again}' if again else ''
+    print(f'--- {node.name}, pid {os.getpid()}, {now}{restart}{family.place}')
     os.environ.update(env)
     # Files that a library leaves there are removed with the run.
-    os.environ['TMPDIR'] = tempfile.tempdir = str(scratch)
+    os.environ['TMPDIR'] = tempfile.tempdir = str(family.scratch)
     for name, kind in node.names.items():
-      directory.claim(name, kind)
+      family.directory.claim(name, kind)
     stop = _stop_at_sigterm()
     notify_running()
     node.run()

@@ -1,8 +1,9 @@
 """Prepares the nodes of a Launchpad program to be started by an engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ from launchpad.launch import worker_manager
 from launchpad.nodes.courier import node as courier_node
 
 from murmuration.launch import graph
+from murmuration.launch import pulse
 from murmuration.launch import rpc
 from murmuration.launch.rpc import directory as directory_lib
 
@@ -32,6 +34,29 @@ class PreparedNode:
   @property
   def group(self) -> str:
     return self.name.rsplit('/', 1)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """All that the nodes of a program are started with, on one host.
+
+  Attributes:
+    nodes: in program order, as their logs and slots.
+    logs: files for their output.
+    slots: for their heartbeats.
+    directory: where their servers claim addresses.
+    scratch: for temporary files.
+    top: directory that is removed when all have ended.
+    place: the host, for the first lines of logs; '' on one machine.
+  """
+
+  nodes: Sequence[PreparedNode]
+  logs: Sequence[pathlib.Path]
+  slots: Sequence[pulse.Slot]
+  directory: directory_lib.Directory
+  scratch: pathlib.Path
+  top: pathlib.Path
+  place: str = ''
 
 
 def prepare(

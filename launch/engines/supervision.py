@@ -156,9 +156,9 @@ class Supervisor:
         self._check_stops()
         self._handle(events)
         self._check_finished()
-        self._check_interrupts()
-        self._restart_due()
-        self._look()
+        if self._exit_code is None:
+          self._restart_due()
+          self._look()
         self._tick()
         if self._exit_code is not None and self._ended():
           break
@@ -242,8 +242,6 @@ class Supervisor:
       ]
 
   def _restart_due(self) -> None:
-    if self._exit_code is not None:
-      return
     now = self._clock()
     for index, record in enumerate(self._records):
       if record.restart_at is not None and record.restart_at <= now:
@@ -252,8 +250,6 @@ class Supervisor:
 
   def _look(self) -> None:
     """Kills silent nodes; ends a run that has stalled."""
-    if self._exit_code is not None:
-      return
     for index, why in self._watch.look(self._nodes):
       node, record = self._nodes[index], self._records[index]
       if record.silence:
@@ -284,18 +280,14 @@ class Supervisor:
     if self._signals.asked:
       self._end(state_lib.FINISHED, 'a node asked to stop (lp.stop())')
 
-  def _check_interrupts(self) -> None:
+  def _check_finished(self) -> None:
+    if all(node.state == 'finished' for node in self._nodes):
+      self._end(state_lib.FINISHED, 'all nodes finished')
     interrupts = self._signals.interrupts
     if interrupts:
       self._end(state_lib.INTERRUPTED, 'interrupted')
     if interrupts > 1:
       self._kill_at = min(self._kill_at, self._clock())
-
-  def _check_finished(self) -> None:
-    if self._exit_code is not None:
-      return
-    if all(node.state == 'finished' for node in self._nodes):
-      self._end(state_lib.FINISHED, 'all nodes finished')
 
   def _end(self, exit_code: int, reason: str) -> None:
     """Begins the stop of the run, unless it has begun for another reason."""

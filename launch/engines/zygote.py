@@ -21,11 +21,9 @@ Messages are JSON, one per packet of a SOCK_SEQPACKET pair:
 import collections
 from collections.abc import Iterable, Sequence
 import contextlib
-import dataclasses
 import gc
 import json
 import os
-import pathlib
 import resource
 import select
 import shutil
@@ -39,11 +37,9 @@ from typing import Any, NoReturn
 
 import psutil
 
-from murmuration.launch import pulse
 from murmuration.launch.engines import child
 from murmuration.launch.engines import linux
 from murmuration.launch.engines import prepare
-from murmuration.launch.rpc import directory as directory_lib
 
 _REAP_S = 2.0
 _QUIT_S = 5.0
@@ -103,34 +99,11 @@ class Channel:
         self._unsent.clear()  # it is gone, which the next read reports
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-  """What a zygote forks from.
-
-  Attributes:
-    nodes: in program order, as the two that follow.
-    logs: files for their output.
-    slots: signs of life.
-    directory: where their servers claim addresses.
-    scratch: for temporary files.
-    top: directory that the zygote removes when it ends.
-    place: the host, as the heads of logs say it; '' on one machine.
-  """
-
-  nodes: Sequence[prepare.PreparedNode]
-  logs: Sequence[pathlib.Path]
-  slots: Sequence[pulse.Slot]
-  directory: directory_lib.Directory
-  scratch: pathlib.Path
-  top: pathlib.Path
-  place: str = ''
-
-
 class Zygote:
   """Lives in the forked process; see the module's docstring."""
 
   def __init__(
-    self, end: socket.socket, family: Family, launcher_pid: int | None
+    self, end: socket.socket, family: prepare.Family, launcher_pid: int | None
   ):
     """`end` is of the channel to its launcher, whose child this process is.
 
@@ -166,7 +139,10 @@ class Zygote:
         # A process that is stopped (SIGSTOP) hears no other.
         linux.die_with_parent(self._launcher_pid, signal.SIGCONT)
       linux.set_title('murmuration: zygote')
-      child.warm()
+      if 'tensorflow' in sys.modules:  # nodes that need none import none
+        from murmuration.replay import tensors
+
+        tensors.stop_leak()
       # Objects that the collector does not touch stay shared between nodes.
       gc.collect()
       gc.freeze()
@@ -209,11 +185,15 @@ class Zygote:
           self._signal(message['index'], message['number'])
 
   def _fork(self, index: int, again: int, env: dict[str, str]) -> None:
-    zygote_pid = os.getpid()
+    family, zygote_pid = self._family, os.getpid()
     try:
       pid = os.fork()
     except OSError as e:
-      self._refuse(index, e)
+      why = f'its process could not be forked: {e} (too many processes?)'
+      family.slots[index].say(why, -1.0)
+      self._channel.send(
+        event='exited', index=index, pid=None, code=1, oom=False
+      )
       return
     if pid:
       self._nodes[pid] = index
@@ -226,27 +206,7 @@ class Zygote:
         self._channel.socket.send(json.dumps(message).encode())
       self._channel.socket.close()
 
-    family = self._family
-    child.run(
-      family.nodes[index],
-      family.slots[index],
-      family.logs[index],
-      family.directory,
-      scratch=family.scratch,
-      env=env,
-      head=f', restart {again}' * bool(again) + family.place,
-      zygote_pid=zygote_pid,
-      notify_running=notify,
-    )
-
-  def _refuse(self, index: int, error: OSError) -> None:
-    """Says of a node that it has failed, as it would itself."""
-    why = (
-      f'its process could not be forked: {error} (too many processes, or out '
-      'of memory?)'
-    )
-    self._family.slots[index].say(why, -1.0)
-    self._channel.send(event='exited', index=index, pid=None, code=1, oom=False)
+    child.run(family, index, again, env, zygote_pid, notify)
 
   def _signal(self, index: int, number: int) -> None:
     for pid, i in self._nodes.items():
@@ -288,21 +248,25 @@ class Zygote:
         self._bereft = True
     if not self._bereft:
       return
-    orphans = self._orphans()
-    if orphans and time.monotonic() < self._linger_until:
+    if self._orphans() and time.monotonic() < self._linger_until:
       return  # such as what writes the last lines of a log
-    for process in orphans:
-      with contextlib.suppress(psutil.Error):
-        process.kill()
+    # Those that are killed may have children, which come here then.
+    self._bereft = self._kill_orphans()
     for exited in self._exits:
       self._channel.send(**exited)
     self._exits.clear()
-    # Those that were killed may have children, which come here then.
-    self._bereft = bool(orphans)
 
   def _orphans(self) -> list[psutil.Process]:
     children = psutil.Process().children()
     return [child for child in children if child.pid not in self._nodes]
+
+  def _kill_orphans(self) -> bool:
+    """Returns whether there were any."""
+    orphans = self._orphans()
+    for process in orphans:
+      with contextlib.suppress(psutil.Error):
+        process.kill()
+    return bool(orphans)
 
   def _short_of_memory(self) -> bool:
     """Whether the kernel has killed for want of memory lately."""
@@ -315,14 +279,10 @@ class Zygote:
     for pid in self._nodes:
       os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + _REAP_S
-    while time.monotonic() < deadline:
-      self._reap()
-      orphans = self._orphans()
-      if not self._nodes and not orphans:
+    while self._kill_orphans() or self._nodes:
+      if time.monotonic() > deadline:
         return
-      for process in orphans:
-        with contextlib.suppress(psutil.Error):
-          process.kill()
+      self._reap()
       time.sleep(0.01)
 
 
@@ -343,7 +303,7 @@ def kill_remains(pids: Iterable[int], temporary: str) -> None:
 class Launcher:
   """The launcher's end: a zygote that is forked now, for one run."""
 
-  def __init__(self, family: Family):
+  def __init__(self, family: prepare.Family):
     for stream in (sys.stdout, sys.stderr):
       stream.flush()  # Or each fork could write it again.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

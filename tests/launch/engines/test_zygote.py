@@ -39,7 +39,7 @@ nodes = [
   prepare.PreparedNode(f'node/{i}', None, lambda: 1 / 0, {})
   for i in range(number)
 ]
-launcher = zygote.Launcher(zygote.Family(
+launcher = zygote.Launcher(prepare.Family(
   nodes, [scratch / 'log'] * number, pulse.Board(scratch, number).slots,
   directory.Local(scratch), scratch, scratch,
 ))
@@ -92,7 +92,7 @@ def test_nobody_waits_for_a_zygote_that_is_stopped(tmp_path):
 def family(directory, slots):
   node = prepare.PreparedNode('node/0', None, lambda: None, {})
   logs = [directory / 'log']
-  return zygote.Family([node], logs, slots, None, directory, directory)
+  return prepare.Family([node], logs, slots, None, directory, directory)
 
 
 def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
