@@ -38,10 +38,10 @@ def run(
   """Turns a fresh fork of the zygote into a node; ends the process.
 
   Args:
-    family: what the zygote has.
-    index: of the node in it.
-    again: how often the node was started before.
-    env: variables of this node alone.
+    family: the nodes of the program.
+    index: which of them this is.
+    again: how often it was started before.
+    env: environment variables of this node alone.
     zygote_pid: this process dies with that one.
     notify_running: called right before the node's own code.
   """
@@ -68,15 +68,15 @@ def run(
     node.run()
     exit_code = 0
     if stop.is_set():
-      # Its loop returned because it was told to. Only the launcher knows
-      # whether that was its own word: a plain `kill` is no work that is done.
+      # It was asked to stop. Only the launcher knows whether it did that
+      # itself; after a plain `kill` the node's work is not done.
       exit_code = TERMINATED
       pulse.done(error='ended by a SIGTERM that the launcher did not send')
     else:
       pulse.done()
-  except BaseException as e:  # also sys.exit(0): whose work is done returns
-    # The launcher reads the end of the log for the traceback; with a disk that
-    # is full there is none.
+  except BaseException as e:  # also sys.exit(0): a node that is done returns
+    # The launcher reads the traceback from the log; on a full disk there is
+    # none.
     error = prepare.format_error(e)
     pulse.done(error=error)
     print(error, end='', file=sys.stderr)
@@ -96,7 +96,7 @@ def run(
 
 
 def _stop_at_sigterm() -> threading.Event:
-  """Returns what is set at a SIGTERM, and what Launchpad then says of it."""
+  """Has SIGTERM set the event that it returns, which is Launchpad's too."""
   prepare.take_stop_handlers()
   manager = prepare.Manager()
   manager.use()
@@ -112,7 +112,7 @@ def _stop_at_sigterm() -> threading.Event:
 
 
 class _Log(io.TextIOWrapper):
-  """What a node prints is lost on a full disk, and not the node with it."""
+  """Drops what cannot be written, as on a full disk, instead of raising."""
 
   def write(self, text: str) -> int:
     with contextlib.suppress(OSError):
@@ -150,12 +150,12 @@ def _redirect_output(path: pathlib.Path) -> None:
 
 
 def _reset_inherited_state() -> None:
-  """Forgets what belongs to the launcher."""
+  """Drops state that belongs to the launcher."""
   signal.set_wakeup_fd(-1)
   for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGCHLD):
     signal.signal(number, signal.SIG_DFL)
-  # The launcher handles Ctrl-C and hang-ups, and then stops the nodes. What a
-  # node starts can be ended with a SIGINT: it inherits no handler.
+  # Ctrl-C is for the launcher. Not ignored, or what a node starts would ignore
+  # it too.
   signal.signal(signal.SIGINT, lambda *unused: None)
   atexit._clear()
   logging.use_absl_handler()

@@ -110,13 +110,13 @@ def _name_addresses(
 
 
 class Manager:
-  """What Launchpad asks of the node of a thread: whether it is to stop."""
+  """Tells a node whether to stop: lp.stop_event() and lp.wait_for_stop()."""
 
   def __init__(self) -> None:
     self._stop = threading.Event()
 
   def use(self) -> None:
-    """Makes it that of this thread."""
+    """Makes this the manager of the current thread."""
     worker_manager._WORKER_MANAGERS.manager = self
 
   def stop_event(self) -> threading.Event:
@@ -127,12 +127,12 @@ class Manager:
 
 
 def take_stop_handlers() -> None:
-  """Lets lp.register_stop_handler() work, without Launchpad's own signals."""
+  """Has lp.register_stop_handler() set no signal handlers."""
   worker_manager._SIGNAL_HANDLERS = {signal.SIGUSR1: set()}
 
 
 def call_stop_handlers() -> None:
-  """Calls what was registered: once."""
+  """Calls the handlers that nodes have registered, once each."""
   worker_manager._signal_dispatcher(signal.SIGUSR1)
 
 

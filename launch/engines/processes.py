@@ -76,7 +76,7 @@ class Backend:
     return ''
 
   def _exited(self, message: Mapping[str, Any]) -> supervision.Event:
-    """What a zygote's word on an ended process means."""
+    """Makes an event of a zygote's message."""
     index, pid, code = message['index'], message['pid'], message['code']
     slot = self._slots[index]
     failed = bool(code) or not slot.done
@@ -93,7 +93,7 @@ class Backend:
       failed,
       error,
       killed and not oom,
-      hopeless=oom,
+      oom=oom,
       final=code == child.FINAL,
     )
 

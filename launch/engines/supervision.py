@@ -34,9 +34,8 @@ _TICK_S = 0.2
 _CAUSED = re.compile(
   r'^(?:The above exception was|During handling of the above)[^\n]*\n+', re.M
 )
-_DEBUGGER = re.compile(
-  r'/(bdb|pydevd)\w*\.py'
-)  # in the stack of a thread that a debugger holds
+# In the stack of a thread that a debugger holds.
+_DEBUGGER = re.compile(r'/(bdb|pydevd)\w*\.py')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +51,8 @@ class Event:
     killed: for 'exited', whether SIGKILL or SIGTERM from outside the run ended
       it, or the loss of its host.
     host: see NodeState.host.
-    hopeless: for 'exited', whether it will end that way each time, however
-      long it lived: out of memory.
-    final: for 'exited', whether no restart can help.
+    oom: for 'exited', whether the kernel killed it for want of memory.
+    final: for 'exited', whether a restart cannot help.
   """
 
   index: int
@@ -64,7 +62,7 @@ class Event:
   error: str | None = None
   killed: bool = False
   host: str = ''
-  hopeless: bool = False
+  oom: bool = False
   final: bool = False
 
 
@@ -152,7 +150,7 @@ class Supervisor:
       while True:
         events = self._backend.poll(_POLL_S)
         # Before the events: a SIGTERM to the whole job also ends the nodes.
-        # They hear no Ctrl-C: who ended as it came has done so by itself.
+        # Ctrl-C does not reach nodes: one that ends then ended by itself.
         self._check_stops()
         self._handle(events)
         self._check_finished()
@@ -226,15 +224,15 @@ class Supervisor:
 
   def _forget(self, event: Event, record: _Record, ran: bool) -> None:
     """Forgets earlier deaths of a node, if this start was a healthy one."""
-    # Only if it did some work, however long it took to hang or to fail.
+    # A start that did no work is not healthy, however long it lasted.
     worked = self._watch.worked(event.index)
-    # A wait for a place or imports is no life, however long it took.
+    # Waiting for a place and imports do not count.
     now = self._clock()
     lived_s = now - record.ran_at if ran else 0.0
     healthy = event.killed or lived_s >= _HEALTHY_S
-    if worked and healthy and not record.silence and not event.hopeless:
+    if worked and healthy and not record.silence and not event.oom:
       record.deaths = []
-    # A user's own loop may beat without counting work.
+    # A user's own loop may send heartbeats without counting work.
     window_s = self._rules.restart_window_s
     if worked or lived_s >= window_s:
       record.deaths = [

@@ -43,8 +43,8 @@ from murmuration.launch.engines import prepare
 
 _REAP_S = 2.0
 _QUIT_S = 5.0
-_OOM_S = 10.0  # that a process of much memory takes to end, at most
-_LINGER_S = 0.5  # that what a dead node had started has to end by itself
+_OOM_S = 10.0  # that a large process takes to end, at most
+_LINGER_S = 0.5  # for what a dead node had started to end by itself
 _ABORT_S = 1.0  # from a node's SIGABRT to its SIGKILL
 
 
@@ -105,18 +105,21 @@ class Zygote:
   def __init__(
     self, end: socket.socket, family: prepare.Family, launcher_pid: int | None
   ):
-    """`end` is of the channel to its launcher, whose child this process is.
+    """Makes the zygote of `family`.
 
-    Without a `launcher_pid` it is nobody's child, and notices by the channel
-    that its launcher is gone.
+    `end` is its end of the channel to the launcher. With a `launcher_pid`, this
+    process is a child of the launcher and dies with it; without one, it ends
+    when the channel is closed.
     """
     self._channel = Channel(end)
     self._family = family
     self._launcher_pid = launcher_pid
     self._nodes: dict[int, int] = {}  # pid -> index
     self._kill_at: dict[int, float] = {}  # pid -> when
-    self._exits: list[dict[str, Any]] = []  # of nodes, that are not told yet
-    self._bereft = False  # whether what dead nodes had started may be there
+    self._exits: list[dict[str, Any]] = []  # of nodes, not yet reported
+    self._bereft = (
+      False  # whether processes that dead nodes started may be left
+    )
     self._linger_until = 0.0
     self._terminated = False
     self._pid = os.getpid()
@@ -136,7 +139,7 @@ class Zygote:
       signal.signal(signal.SIGHUP, signal.SIG_IGN)
       linux.adopt_orphans()
       if self._launcher_pid is not None:
-        # A process that is stopped (SIGSTOP) hears no other.
+        # The only one that is delivered to a stopped process (SIGSTOP).
         linux.die_with_parent(self._launcher_pid, signal.SIGCONT)
       linux.set_title('murmuration: zygote')
       if 'tensorflow' in sys.modules:  # nodes that need none import none
@@ -160,9 +163,9 @@ class Zygote:
       if number == signal.SIGTERM:
         os._exit(child.TERMINATED)
       return
-    # Sent by the kernel when the launcher is gone. Else it was for all
-    # processes of the job (a service or a batch system stops it): the launcher
-    # ends the run in good order, and needs this process for that.
+    # The kernel sends this when the launcher is gone. Otherwise a service or a
+    # batch system has sent it to all processes of the job: the launcher ends
+    # the run in good order, and needs this process for that.
     parent = self._launcher_pid
     self._terminated = parent is not None and os.getppid() != parent
 
@@ -212,8 +215,8 @@ class Zygote:
     for pid, i in self._nodes.items():
       if i == index:
         if number == signal.SIGABRT:
-          # Its stacks are in its log, so nobody needs its core. If it does not
-          # end (it may be stopped), it is killed.
+          # Its stacks are in its log, so it writes no core. If it does not end
+          # (it may be stopped), it is killed.
           with contextlib.suppress(OSError):
             resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
           self._kill_at[pid] = time.monotonic() + _ABORT_S
@@ -226,10 +229,10 @@ class Zygote:
         os.kill(pid, signal.SIGKILL)
 
   def _reap(self) -> None:
-    """Hears of processes that ended, and ends what nodes had started.
+    """Reports nodes that have ended, and kills what they had started.
 
-    A living node adopts the orphans among its descendants. So what is a child
-    of this process, and no node, was started by a node that has ended.
+    A living node adopts the orphans among its descendants. So a child of this
+    process that is not a node was started by a node that has ended.
     """
     while True:
       try:
@@ -249,8 +252,8 @@ class Zygote:
     if not self._bereft:
       return
     if self._orphans() and time.monotonic() < self._linger_until:
-      return  # such as what writes the last lines of a log
-    # Those that are killed may have children, which come here then.
+      return  # one may be writing the last lines of a log
+    # Their own children become children of this process.
     self._bereft = self._kill_orphans()
     for exited in self._exits:
       self._channel.send(**exited)
@@ -269,7 +272,7 @@ class Zygote:
     return bool(orphans)
 
   def _short_of_memory(self) -> bool:
-    """Whether the kernel has killed for want of memory lately."""
+    """Whether the kernel has just killed a process for want of memory."""
     now, kills = time.monotonic(), linux.oom_kills()
     if kills > self._oom_kills:
       self._oom_kills, self._oom_at = kills, now
@@ -287,7 +290,7 @@ class Zygote:
 
 
 def kill_remains(pids: Iterable[int], temporary: str) -> None:
-  """Kills what nodes left behind whose zygote was killed, and they with it.
+  """Kills what nodes had started, after they died with their zygote.
 
   `pids` led process groups; `temporary` is their directory for such files.
   """
@@ -316,7 +319,7 @@ class Launcher:
     self.channel = Channel(ours)
 
   def quit(self) -> bool:
-    """Has the zygote end the run's processes. False if it was killed."""
+    """Ends the zygote and all nodes. Returns False if it was killed before."""
     self.channel.send(op='quit')
     deadline, ended = time.monotonic() + _QUIT_S, 0
     with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored
