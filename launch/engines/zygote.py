@@ -117,9 +117,7 @@ class Zygote:
     self._nodes: dict[int, int] = {}  # pid -> index
     self._kill_at: dict[int, float] = {}  # pid -> when
     self._exits: list[dict[str, Any]] = []  # of nodes, not yet reported
-    self._bereft = (
-      False  # whether processes that dead nodes started may be left
-    )
+    self._bereft = False  # whether a dead node may have left processes
     self._linger_until = 0.0
     self._terminated = False
     self._pid = os.getpid()
@@ -253,7 +251,7 @@ class Zygote:
       return
     if self._orphans() and time.monotonic() < self._linger_until:
       return  # one may be writing the last lines of a log
-    # Their own children become children of this process.
+    # The children of those come here next.
     self._bereft = self._kill_orphans()
     for exited in self._exits:
       self._channel.send(**exited)
