@@ -165,12 +165,6 @@ def run(
         followed.callback(follow.Follower(path, sinks).close)
       isolation.enter(mode)
       engines.check(engine)
-      config, ended = cell.config, ''
-      if resume:
-        found = run_directory.open(path)
-        ended = _ended(found, cell)
-        if ended in (_SPENT, _TIMED_OUT):
-          config = found.config()  # nothing will be trained with another
       directory = run_directory.create(
         path.absolute(),
         cell.config,
