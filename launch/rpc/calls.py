@@ -223,40 +223,42 @@ def _connect(
       _check_user(made)
       made.settimeout(None)
     else:
-      host_port = _host_port(address, credentials)
-      made = on_error.enter_context(
-        socket.create_connection(host_port, timeout_s)
-      )
+      host, port, held = _far(address, credentials)
+      made = socket.create_connection((host, port), timeout_s)
+      on_error.enter_context(made)
       tls.tune(made)
-      made = credentials.client_context().wrap_socket(made)
+      made = held.client_context().wrap_socket(made)
     on_error.pop_all()
   return _Connection(made)
 
 
-def _listen(
-  address: str, credentials: tls.Credentials | None = None
-) -> socket.socket:
-  """Raises OSError if somebody listens there, ValueError if it is no address.
-
-  What a server that was killed has left is taken away.
-  """
-  if not address.startswith(_UNIX):
-    host, port = _host_port(address, credentials)
+def _listen(address: str, credentials: tls.Credentials | None) -> socket.socket:
+  """Raises OSError if it is in use, ValueError if it is no address."""
+  try:
+    if address.startswith(_UNIX):
+      return _listen_unix(address)
+    host, port, _ = _far(address, credentials)
     family = socket.AF_INET6 if ':' in host else socket.AF_INET
-    try:
-      return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as e:
-      raise _in_use(address, f't sport = :{port}', e) from e
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+  except OSError as e:
+    said = f'Cannot listen at {address} ({e}).'
+    if e.errno == errno.EADDRINUSE:
+      said += ' Another process probably uses it: `ss -lnp` shows which.'
+    raise OSError(e.errno, said) from e
+
+
+def _listen_unix(address: str) -> socket.socket:
   path = pathlib.Path(address.removeprefix(_UNIX))
   with contextlib.ExitStack() as on_error, _short(address) as name:
     listener = on_error.enter_context(socket.socket(socket.AF_UNIX))
     try:
       listener.bind(name)
-    except OSError as e:
+    except OSError:
+      # What a server that was killed has left. One that lives answers.
       with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_CONNECT_S)
         if not path.is_socket() or probe.connect_ex(name) == 0:
-          raise _in_use(address, f'x src {path}', e) from e
+          raise
       path.unlink()
       listener.bind(name)
     listener.listen(_BACKLOG)
@@ -264,21 +266,11 @@ def _listen(
   return listener
 
 
-def _in_use(address: str, look: str, error: OSError) -> OSError:
-  said = f'Cannot listen at {address} ({error}).'
-  if error.errno == errno.EADDRINUSE:
-    said += (
-      f' Another process probably uses it: look with `ss -lnp{look}`, end it, '
-      'and start the run again.'
-    )
-  return OSError(error.errno, said)
-
-
-def _host_port(
+def _far(
   address: str, credentials: tls.Credentials | None
-) -> tuple[str, int]:
+) -> tuple[str, int, tls.Credentials]:
+  """Host, port and credentials."""
   host, _, port = address.removeprefix(_TLS).rpartition(':')
-  host = host.removeprefix('[').removesuffix(']')
   if not address.startswith(_TLS) or not host or not port.isdigit():
     raise ValueError(
       f'{address!r} is no address of a server: it is unix:PATH or '
@@ -286,7 +278,7 @@ def _host_port(
     )
   if credentials is None:
     raise ValueError(f'{address} needs the certificates of its run.')
-  return host, int(port)
+  return host.removeprefix('[').removesuffix(']'), int(port), credentials
 
 
 def _check_user(connection: socket.socket) -> None:

@@ -122,7 +122,7 @@ def test_classes_of_lists_and_dicts_become_plain_ones():
   assert type(round_trip(collections.OrderedDict(a=1))) is dict
 
 
-endless = []
+endless: list = []
 endless.append(endless)
 
 
