@@ -104,10 +104,6 @@ class RemoteError(RuntimeError):
 # --- Messages and addresses ---------------------------------------------------
 
 
-class _TooSlow(TimeoutError):
-  """Some of a message came, and then nothing more."""
-
-
 class _Connection:
   """One connection, at either end, for one message at a time."""
 
@@ -186,10 +182,7 @@ class _Connection:
     if deadline is not None and self._timeout_s < _STALL_S:
       self.limit(_STALL_S)
     while filled < size:
-      try:
-        count = self.socket.recv_into(view[filled:], 0, self._flags)
-      except _TIMED_OUT as e:
-        raise _TooSlow(f'{filled:,} of {size:,} bytes') from e
+      count = self.socket.recv_into(view[filled:], 0, self._flags)
       if not count:
         raise EOFError('the other end closed the connection')
       filled += count
@@ -357,9 +350,6 @@ class Client:
   def __reduce__(self):
     return Client, (self._server, self.timeout_s)
 
-  def __repr__(self) -> str:
-    return f'rpc.Client({self.address!r}, timeout_s={self.timeout_s})'
-
   def __getattr__(self, method: str) -> Callable[..., Any]:
     if method.startswith('_'):
       raise AttributeError(method)
@@ -407,10 +397,8 @@ class Client:
     """The result of a call that was sent."""
     try:
       status, result = codec.decode(connection.receive(deadline))
-    except _TIMED_OUT as e:
-      why = f'no answer within {self.timeout_s:g} s'
-      if isinstance(e, _TooSlow):
-        why = f'the answer came too slowly: {e}'
+    except _TIMED_OUT:
+      why = f'no whole answer within {self.timeout_s:g} s'
       raise self._unavailable(method, True, why) from None
     except (OSError, EOFError) as e:
       why = f'connection lost ({e})'
