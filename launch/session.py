@@ -164,7 +164,7 @@ def run(
       if sinks:
         followed.callback(follow.Follower(path, sinks).close)
       isolation.enter(mode)
-      engines.check(program, engine)
+      engines.check(engine)
       directory = run_directory.create(
         path.absolute(),
         cell.config,

@@ -21,9 +21,11 @@ class Policy:
     """Reads what export.py wrote: an .npz of arrays and of their JSON."""
     with np.load(io.BytesIO(data)) as kept:
       self.about = json.loads(str(kept['about']))
-      self.operations = _filled(self.about.pop('operations'), kept)
+      operations = _filled(self.about.pop('operations'), kept)
+    shape = self.about['observation_shape']
+    self.operations = [o for o in operations if _changes(o, operations, shape)]
     self.size = sum(map(state_size, self.operations))
-    self._shape = tuple(self.about['observation_shape'])
+    self._shape = tuple(shape)
     self._state: np.ndarray | None = None
     self._fresh: np.ndarray | None = None
 
@@ -40,10 +42,7 @@ class Policy:
         f'observation has shape {x.shape}; needed is {self._shape}, or '
         '[N, ...] for a batch of N, from 1 up.'
       )
-    # As networks have it: float32, where 1e300 is infinite.
-    with np.errstate(over='ignore'):
-      finite = x.dtype.kind != 'f' or np.isfinite(x.astype(np.float32)).all()
-    if not finite:
+    if x.dtype.kind == 'f' and not _finite(x):
       raise ValueError(f'the observation is not finite: {observation}.')
     if self.about.get('observation_dtype') == 'uint8' and (
       x.dtype.kind not in 'iu' or x.min() < 0 or x.max() > 255
@@ -79,6 +78,22 @@ class Policy:
       self._fresh = np.array(last, bool)
 
 
+def _finite(x):
+  """Whether floats are finite as networks have them: 1e300 is not."""
+  if x.dtype != np.float32:
+    with np.errstate(over='ignore'):
+      x = x.astype(np.float32)
+  return np.isfinite(x).all()
+
+
+def _changes(operation, operations, shape):
+  """Whether it changes anything: one that does not costs half a layer."""
+  if operation[0] == 'flatten':
+    images = any(one[0] in ('reshape', 'conv') for one in operations)
+    return images or len(shape) > 1
+  return operation[0] != 'offset' or np.any(operation[1])
+
+
 def state_size(operation):
   """Numbers that an operation remembers of an episode."""
   name, *arguments = operation
@@ -98,7 +113,13 @@ def apply(xp, operations, x, state, fresh):
   following, start = [], 0
   for operation in operations:
     name, *a = operation
-    if name == 'float':
+    if name == 'dense':  # the most frequent come first
+      x = xp.matmul(x, a[1]) + a[0]
+    elif name == 'tanh':
+      x = xp.tanh(x)
+    elif name == 'relu':
+      x = xp.maximum(x, np.float32(0))
+    elif name == 'float':
       x = xp.asarray(x, np.float32)
     elif name == 'flatten':
       x = xp.reshape(x, (-1, a[0]))
@@ -111,21 +132,15 @@ def apply(xp, operations, x, state, fresh):
     elif name == 'normalize':
       limit = np.float32(a[2])
       x = _clip(xp, (x - a[0]) / a[1], -limit, limit)
-    elif name == 'dense':
-      x = xp.matmul(x, a[1]) + a[0]
     elif name == 'conv':
       x = _conv(xp, x, *a)
-    elif name == 'tanh':
-      x = xp.tanh(x)
-    elif name == 'relu':
-      x = xp.maximum(x, np.float32(0))
     elif name == 'dueling':
       value, advantage = (apply(xp, one, x, None, None)[0] for one in a)
       x = advantage + (value - xp.mean(advantage, axis=-1, keepdims=True))
     elif name == 'take':
       x = x[:, : a[0]]
     elif name == 'argmax':
-      x = xp.argmax(x, axis=-1)
+      x = x.argmax(axis=-1) if xp is np else xp.argmax(x, axis=-1)
     elif name == 'offset':
       x = x + a[0]
     elif name == 'table':  # the environment's own actions, by their numbers

@@ -8,10 +8,10 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from murmuration.launch import rpc
 from murmuration.launch.engines.cluster import addresses
 from murmuration.launch.engines.cluster import tunnel
 from murmuration.launch.rpc import hosts
-from murmuration.launch.rpc import server
 from murmuration.launch.rpc import tls
 
 
@@ -64,6 +64,6 @@ def make(
       way = tunnel.Tunnel(ip, credentials)
       host = Host(names, f'id{index}', ip, place, way, plan, lambda: None)
       host.gate = way.gate
-      stack.enter_context(server.serve(host, f'unix:{place / hosts.SOCKET}'))
+      stack.enter_context(rpc.serve(host, f'unix:{place / hosts.SOCKET}'))
       made.append(host)
     yield made

@@ -4,7 +4,6 @@ import pathlib
 
 import launchpad as lp
 
-from murmuration.launch import graph
 from murmuration.launch.engines import linux
 from murmuration.launch.engines import processes
 from murmuration.launch.engines import threads
@@ -21,10 +20,6 @@ from murmuration.launch.engines.state import Outcome
 from murmuration.launch.engines.state import RunState
 
 NAMES = ('local_mt', 'local_mp', 'ray')
-# Open files of the process that has most, with room to spare; measured with
-# Ape-X, IMPALA and gossip.
-_FILES = 40
-_FILES_OF_NODE = {'local_mt': 5, 'local_mp': 2, 'ray': 0}
 
 __all__ = [
   'FAILED',
@@ -40,12 +35,10 @@ __all__ = [
 ]
 
 
-def check(program: lp.Program, how: str) -> None:
-  """Raises ValueError where this process cannot start the program's nodes."""
+def check(how: str) -> None:
+  """Raises ValueError where this process cannot start nodes on an engine."""
   if how == 'local_mp':
     zygote.check_fork()
-  nodes = len(graph.nodes(program))
-  linux.allow_descriptors(_FILES + _FILES_OF_NODE[how] * nodes)
 
 
 def run(
@@ -81,7 +74,8 @@ def run(
     raise ValueError(
       f'There is no engine {how!r}: choose from {", ".join(NAMES)}.'
     )
-  check(program, how)
+  check(how)
+  linux.allow_descriptors()
   if how == 'ray':
     # Here, so that other runs do not import Ray.
     from murmuration.launch.engines.cluster import engine

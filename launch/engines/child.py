@@ -13,87 +13,70 @@ import signal
 import sys
 import tempfile
 import threading
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import flags
 from absl import logging
-from launchpad.launch import worker_manager
 import numpy as np
 
 from murmuration.launch import pulse
 from murmuration.launch.engines import linux
 from murmuration.launch.engines import prepare
-from murmuration.launch.rpc import directory as directory_lib
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a node that was told to stop
 FINAL = 70  # exit code of one whose error has a true `no_restart_helps`
 
 
-def warm() -> None:
-  """Does in the zygote what all nodes would do."""
-  if 'tensorflow' in sys.modules:  # nodes that need none import none
-    from murmuration.replay import tensors
-
-    tensors.stop_leak()
-
-
 def run(
-  node: prepare.PreparedNode,
-  slot: pulse.Slot,
-  log: pathlib.Path,
-  directory: directory_lib.Directory,
-  *,
-  scratch: pathlib.Path,
+  family: prepare.Family,
+  index: int,
+  again: int,
   env: Mapping[str, str],
-  head: str,
   zygote_pid: int,
   notify_running: Callable[[], None],
 ) -> NoReturn:
   """Turns a fresh fork of the zygote into a node; ends the process.
 
   Args:
-    node: what to run.
-    slot: its signs of life.
-    log: file for its output.
-    directory: where its servers claim addresses.
-    scratch: directory for temporary files.
-    env: variables of this node alone.
-    head: what else the first line of the log says.
+    family: the nodes of the program.
+    index: which of them this is.
+    again: how often it was started before.
+    env: environment variables of this node alone.
     zygote_pid: this process dies with that one.
     notify_running: called right before the node's own code.
   """
+  node = family.nodes[index]
   exit_code = 1
   try:
     os.setpgid(0, 0)
-    pulse.use(slot)
+    pulse.use(family.slots[index])
     linux.die_with_parent(zygote_pid)
     linux.adopt_orphans()  # while it lives; then the zygote kills them
-    _redirect_output(log)
+    _redirect_output(family.logs[index])
     _reset_inherited_state()
     linux.set_title(f'murmuration: {node.name}')
     now = datetime.datetime.now().isoformat(sep=' ', timespec='seconds')
-    print(f'--- {node.name}, pid {os.getpid()}, {now}{head}')
+    restart = f', restart {again}' if again else ''
+    print(f'--- {node.name}, pid {os.getpid()}, {now}{restart}{family.place}')
     os.environ.update(env)
     # Files that a library leaves there are removed with the run.
-    os.environ['TMPDIR'] = tempfile.tempdir = str(scratch)
+    os.environ['TMPDIR'] = tempfile.tempdir = str(family.scratch)
     for name, kind in node.names.items():
-      directory.claim(name, kind)
-    # Off: the launcher kills a node that does not stop.
-    flags.FLAGS['lp_termination_notice_secs'].value = -1
-    worker_manager.WorkerManager(register_in_thread=True)
+      family.directory.claim(name, kind)
+    stop = _stop_at_sigterm()
     notify_running()
     node.run()
     exit_code = 0
-    if worker_manager.stop_event().is_set():
-      # Its loop returned because it was told to. Only the launcher knows
-      # whether that was its own word: a plain `kill` is no work that is done.
+    if stop.is_set():
+      # It was asked to stop. Only the launcher knows whether it did that
+      # itself; after a plain `kill` the node's work is not done.
       exit_code = TERMINATED
       pulse.done(error='ended by a SIGTERM that the launcher did not send')
     else:
       pulse.done()
-  except BaseException as e:  # also sys.exit(0): whose work is done returns
-    # The launcher reads the end of the log for the traceback; with a disk that
-    # is full there is none.
+  except BaseException as e:  # also sys.exit(0): a node that is done returns
+    # The launcher reads the traceback from the log; on a full disk there is
+    # none.
     error = prepare.format_error(e)
     pulse.done(error=error)
     print(error, end='', file=sys.stderr)
@@ -112,8 +95,24 @@ def run(
     os._exit(exit_code)
 
 
+def _stop_at_sigterm() -> threading.Event:
+  """Has SIGTERM set the event that it returns, which is Launchpad's too."""
+  prepare.take_stop_handlers()
+  manager = prepare.Manager()
+  manager.use()
+
+  def take(*unused: Any) -> None:
+    try:
+      prepare.call_stop_handlers()
+    finally:
+      manager.stop_event().set()
+
+  signal.signal(signal.SIGTERM, take)
+  return manager.stop_event()
+
+
 class _Log(io.TextIOWrapper):
-  """What a node prints is lost on a full disk, and not the node with it."""
+  """Drops what cannot be written, as on a full disk, instead of raising."""
 
   def write(self, text: str) -> int:
     with contextlib.suppress(OSError):
@@ -151,22 +150,14 @@ def _redirect_output(path: pathlib.Path) -> None:
 
 
 def _reset_inherited_state() -> None:
-  """Forgets what belongs to the launcher."""
+  """Drops state that belongs to the launcher."""
   signal.set_wakeup_fd(-1)
-  for number in (
-    signal.SIGTERM,
-    signal.SIGCONT,
-    signal.SIGCHLD,
-    signal.SIGQUIT,
-  ):
+  for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGCHLD):
     signal.signal(number, signal.SIG_DFL)
-  # The launcher handles Ctrl-C and hang-ups, and then stops the nodes.
-  for number in (signal.SIGINT, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
+  # Ctrl-C is for the launcher. Not ignored, or what a node starts would ignore
+  # it too.
+  signal.signal(signal.SIGINT, lambda *unused: None)
   atexit._clear()
-  worker_manager._SIGNAL_HANDLERS = None
-  worker_manager._HAS_MAIN_MANAGER = False
-  worker_manager._WORKER_MANAGERS = threading.local()
   logging.use_absl_handler()
   logging.get_absl_handler().python_handler.stream = sys.stderr
   if flags.FLAGS['verbosity'].using_default_value:

@@ -6,7 +6,6 @@ import os
 import pathlib
 import resource
 import signal
-import sys
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -28,15 +27,6 @@ def adopt_orphans() -> None:
   _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def process_state(pid: int) -> str:
-  """The kernel's letter: 'T' stopped, 't' traced; '' if there is no process."""
-  try:
-    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
-    return text.rsplit(')', 1)[1].split()[0]
-  except (OSError, IndexError):
-    return ''
-
-
 def oom_kills() -> int:
   """How many processes the kernel has killed for want of memory, since it runs.
 
@@ -50,20 +40,12 @@ def oom_kills() -> int:
   return 0
 
 
-def allow_descriptors(needed: int) -> None:
-  """Lets this process and its children have as many open files as it may.
-
-  Raises:
-    ValueError: those are fewer than `needed`.
-  """
+def allow_descriptors() -> None:
+  """Lets this process and its children have as many open files as they may."""
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-  most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
-  if most < needed:
-    raise ValueError(
-      f'A process of this run has up to {needed} open files, and {most} are '
-      f'allowed here: `ulimit -n {needed}`, or lower the number of nodes.'
-    )
-  most = min(most, max(needed, _DESCRIPTORS))
+  most = _DESCRIPTORS
+  if hard != resource.RLIM_INFINITY:
+    most = min(most, hard)
   if soft != resource.RLIM_INFINITY and soft < most:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 import contextlib
+import itertools
 import pathlib
 import signal
 
 _ERROR_LINES = 40
 _LAST_LINES = 5
-_FATAL = 'Fatal Python error'
 _OURS = 'launch/engines/child.py'  # in the path of a frame
 _LEFT = (
   'it left with exit code 0 in the middle of its work: something in it called '
@@ -41,20 +41,25 @@ class Logs:
     that it reported if it could not write its log, and `oom` whether the kernel
     has just killed for want of memory.
     """
-    lines = since(self.paths[index], self._starts[index])
-    lines = [line for line in lines if not line.startswith('--- ')]
     if code == 0:
       return _LEFT
+    lines = since(self.paths[index], self._starts[index])
+    lines = [line for line in lines if not line.startswith('--- ')]
     if code > 0:
-      return (
-        _last(lines, 'Traceback (most recent call last)')
-        or last_words
-        or '\n'.join([*lines[-_LAST_LINES:], f'exit code {code}'])
-      )
+      error = _last(lines, 'Traceback (most recent call last)')
+      if len(error) > _ERROR_LINES:
+        error[1 : 2 - _ERROR_LINES] = ['  ...']
+      if not error and not last_words:
+        error = [*lines[-_LAST_LINES:], f'exit code {code}']
+      return '\n'.join(error) or last_words
+    # faulthandler marks the thread that the signal came to, and prints its
+    # innermost frame first.
+    thread = _last(lines, 'Current thread')
+    stack = itertools.takewhile(lambda s: s.strip() and _OURS not in s, thread)
     known = {one.value: one.name for one in signal.Signals}
     name = known.get(-code, f'signal {-code}')
     hint = (_OUT_OF_MEMORY if oom else _PERHAPS) if name == 'SIGKILL' else ''
-    return '\n'.join([*_fatal(lines), f'killed by {name}{hint}'])
+    return '\n'.join([*[*stack][:_ERROR_LINES], f'killed by {name}{hint}'])
 
 
 def since(path: pathlib.Path, start: int) -> list[str]:
@@ -67,42 +72,7 @@ def since(path: pathlib.Path, start: int) -> list[str]:
     return []
 
 
-def _fatal(lines: list[str]) -> list[str]:
-  """What faulthandler has written, as far as it says where a node was.
-
-  Of stacks that are too long that is the thread that the signal came to. Each
-  has its innermost frame first.
-  """
-  start = max(
-    (i for i, s in enumerate(lines) if s.startswith(_FATAL)), default=-1
-  )
-  if start < 0:
-    return []
-  lines = lines[start:]
-  ends = [i for i, line in enumerate(lines) if line.startswith('Extension mod')]
-  lines = _without_ours(lines[: ends[0]] if ends else lines)
-  if len(lines) > _ERROR_LINES:
-    begins = [i for i, line in enumerate(lines) if line.startswith('Current')]
-    lines = lines[begins[0] if begins else 0 :][:_ERROR_LINES]
-  return lines
-
-
-def _without_ours(lines: list[str]) -> list[str]:
-  """Leaves out the frames that led to the node's code, which come after it."""
-  kept, ours = list[str](), False
-  for line in lines:
-    ours = line.startswith('  File') and (ours or _OURS in line)
-    if not ours:
-      kept.append(line)
-  return kept
-
-
-def _last(lines: list[str], mark: str) -> str:
-  """The lines from the last `mark` on, shortened in the middle; '' if none."""
-  for i in range(len(lines) - 1, -1, -1):
-    if lines[i].startswith(mark):
-      lines = lines[i:]
-      if len(lines) > _ERROR_LINES:
-        lines = [lines[0], '  ...', *lines[2 - _ERROR_LINES :]]
-      return '\n'.join(lines)
-  return ''
+def _last(lines: list[str], mark: str) -> list[str]:
+  """The lines from the last one on that begins with `mark`."""
+  found = [i for i, line in enumerate(lines) if line.startswith(mark)]
+  return lines[found[-1] :] if found else []

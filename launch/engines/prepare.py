@@ -1,17 +1,22 @@
 """Prepares the nodes of a Launchpad program to be started by an engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import os
+import pathlib
+import signal
 import sys
+import threading
 import traceback
 from typing import Any
 
 from absl import flags
 import launchpad as lp
+from launchpad.launch import worker_manager
 from launchpad.nodes.courier import node as courier_node
 
 from murmuration.launch import graph
+from murmuration.launch import pulse
 from murmuration.launch import rpc
 from murmuration.launch.rpc import directory as directory_lib
 
@@ -29,6 +34,29 @@ class PreparedNode:
   @property
   def group(self) -> str:
     return self.name.rsplit('/', 1)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """All that the nodes of a program are started with, on one host.
+
+  Attributes:
+    nodes: in program order, as their logs and slots.
+    logs: files for their output.
+    slots: for their heartbeats.
+    directory: where their servers claim addresses.
+    scratch: for temporary files.
+    top: directory that is removed when all have ended.
+    place: the host, for the first lines of logs; '' on one machine.
+  """
+
+  nodes: Sequence[PreparedNode]
+  logs: Sequence[pathlib.Path]
+  slots: Sequence[pulse.Slot]
+  directory: directory_lib.Directory
+  scratch: pathlib.Path
+  top: pathlib.Path
+  place: str = ''
 
 
 def prepare(
@@ -79,6 +107,33 @@ def _name_addresses(
     address.bind(directory_lib.Name(name, directory))
     names[name] = 'rpc' if own and isinstance(node, rpc.Node) else 'port'
   return names
+
+
+class Manager:
+  """Tells a node whether to stop: lp.stop_event() and lp.wait_for_stop()."""
+
+  def __init__(self) -> None:
+    self._stop = threading.Event()
+
+  def use(self) -> None:
+    """Makes this the manager of the current thread."""
+    worker_manager._WORKER_MANAGERS.manager = self
+
+  def stop_event(self) -> threading.Event:
+    return self._stop
+
+  def wait_for_stop(self, timeout_secs: float | None = None) -> bool:
+    return self._stop.wait(timeout_secs)
+
+
+def take_stop_handlers() -> None:
+  """Has lp.register_stop_handler() set no signal handlers."""
+  worker_manager._SIGNAL_HANDLERS = {signal.SIGUSR1: set()}
+
+
+def call_stop_handlers() -> None:
+  """Calls the handlers that nodes have registered, once each."""
+  worker_manager._signal_dispatcher(signal.SIGUSR1)
 
 
 def format_error(error: BaseException) -> str:

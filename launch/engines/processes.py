@@ -40,7 +40,9 @@ def run(
     slots = pulse.Board(scratch, len(nodes)).slots
     watch = watch_lib.Watch(slots, restarts.of(program))
     kept = paths if run_dir else [None] * len(nodes)
-    family = zygote.Family(nodes, paths, slots, addresses, scratch, top=scratch)
+    family = prepare.Family(
+      nodes, paths, slots, addresses, scratch, top=scratch
+    )
     with _Local(family) as backend:
       return supervision.Supervisor(
         backend, nodes, kept, signals, on_tick, watch
@@ -74,7 +76,7 @@ class Backend:
     return ''
 
   def _exited(self, message: Mapping[str, Any]) -> supervision.Event:
-    """What a zygote's word on an ended process means."""
+    """Makes an event of a zygote's message."""
     index, pid, code = message['index'], message['pid'], message['code']
     slot = self._slots[index]
     failed = bool(code) or not slot.done
@@ -91,7 +93,7 @@ class Backend:
       failed,
       error,
       killed and not oom,
-      hopeless=oom,
+      oom=oom,
       final=code == child.FINAL,
     )
 
@@ -99,7 +101,7 @@ class Backend:
 class _Local(Backend):
   """The zygote is a child of this process."""
 
-  def __init__(self, family: zygote.Family):
+  def __init__(self, family: prepare.Family):
     super().__init__(family.logs, family.slots)
     self._family = family
     self._pids: dict[int, int] = {}  # index -> pid

@@ -18,9 +18,8 @@ class Rules:
       0; '' if it ends when all nodes have returned.
     max_restarts: of a node, in a row. The count starts anew after a start in
       which the node did work for the run, and ran for 10 s or was killed from
-      outside.
+      outside; not after one that fell silent or ran out of memory.
     restart_window_s: older restarts are forgotten.
-    max_silences: of a node, in that window.
     silent_s: without a heartbeat until a node is killed.
     stall_s: without a step or update until the run is ended.
   """
@@ -29,7 +28,6 @@ class Rules:
   ends_run: str = ''
   max_restarts: int = 5
   restart_window_s: float = 600.0
-  max_silences: int = 3
   silent_s: float = 60.0
   stall_s: float = 180.0
 

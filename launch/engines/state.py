@@ -1,8 +1,10 @@
 """The state of a run as an engine reports it: nodes, run and outcome."""
 
 from collections.abc import Callable
+import contextlib
 import dataclasses
 import pathlib
+import sys
 
 from murmuration.run_records import commands
 
@@ -54,3 +56,10 @@ class Outcome:
 
 
 OnTick = Callable[[RunState], None]
+
+
+def say(words: str, error: bool = False) -> None:
+  """Prints a line; a run goes on if its terminal is closed."""
+  where = sys.stderr if error else sys.stdout
+  with contextlib.suppress(OSError, ValueError):  # ValueError: it was closed
+    print(words, file=where, flush=True)

@@ -34,9 +34,8 @@ _TICK_S = 0.2
 _CAUSED = re.compile(
   r'^(?:The above exception was|During handling of the above)[^\n]*\n+', re.M
 )
-_DEBUGGER = re.compile(
-  r'/(bdb|pydevd)\w*\.py'
-)  # in the stack of a thread that a debugger holds
+# In the stack of a thread that a debugger holds.
+_DEBUGGER = re.compile(r'/(bdb|pydevd)\w*\.py')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +51,8 @@ class Event:
     killed: for 'exited', whether SIGKILL or SIGTERM from outside the run ended
       it, or the loss of its host.
     host: see NodeState.host.
-    hopeless: for 'exited', whether it will end that way each time, however
-      long it lived: out of memory.
-    final: for 'exited', whether no restart can help.
+    oom: for 'exited', whether the kernel killed it for want of memory.
+    final: for 'exited', whether a restart cannot help.
   """
 
   index: int
@@ -64,7 +62,7 @@ class Event:
   error: str | None = None
   killed: bool = False
   host: str = ''
-  hopeless: bool = False
+  oom: bool = False
   final: bool = False
 
 
@@ -93,7 +91,7 @@ class Backend(Protocol):
   def kill(self, index: int) -> str:
     """Kills a node, which says in its last error where it was.
 
-    Returns the stack of one that cannot be killed.
+    Returns the stack of one that cannot be killed, in faulthandler's form.
     """
 
 
@@ -105,7 +103,6 @@ class _Record:
   ran_at: float = 0.0  # when its own code began, after a wait for its place
   restart_at: float | None = None
   deaths: list[float] = dataclasses.field(default_factory=list)  # in a row
-  silences: list[float] = dataclasses.field(default_factory=list)
   silence: str = ''  # why it was just killed as silent
   asked: bool = False
   killed: bool = False
@@ -153,13 +150,13 @@ class Supervisor:
       while True:
         events = self._backend.poll(_POLL_S)
         # Before the events: a SIGTERM to the whole job also ends the nodes.
-        # They hear no Ctrl-C: who ended as it came has done so by itself.
+        # Ctrl-C does not reach nodes: one that ends then ended by itself.
         self._check_stops()
         self._handle(events)
         self._check_finished()
-        self._check_interrupts()
-        self._restart_due()
-        self._look()
+        if self._exit_code is None:
+          self._restart_due()
+          self._look()
         self._tick()
         if self._exit_code is not None and self._ended():
           break
@@ -174,7 +171,7 @@ class Supervisor:
 
   def _start(self, index: int) -> None:
     record = self._records[index]
-    record.restart_at = None
+    record.restart_at, record.silence = None, ''
     self._nodes[index].state = 'starting'
     self._watch.started(index)
     self._backend.start(index, self._nodes[index].restarts)
@@ -207,48 +204,42 @@ class Supervisor:
       if self._groups[event.index] == self._rules.ends_run:
         self._end(state_lib.FINISHED, f'{node.name} finished')
       return
-    now, rules = self._clock(), self._rules
-    # Earlier failures are forgotten only if this start did some work, however
-    # long it took to hang or to fail.
-    worked = self._watch.worked(event.index)
-    error, silence = event.error, record.silence
-    if worked:
-      record.silences = _recent(record.silences, now, rules.restart_window_s)
-    if silence:
-      error = _here(error) + silence + innermost(error or '')
-      record.silence = ''
-      record.silences.append(now)
+    error = event.error
+    if record.silence:
+      error = _here(error) + record.silence + innermost(error or '')
     node.last_error, node.died_of = error, gist(error)
-    if event.final or not rules.come_back:
+    failed = '' if self._rules.come_back and not event.final else 'failed'
+    if not failed:
+      self._forget(event, record, ran)
+      if len(record.deaths) >= self._rules.max_restarts:
+        failed = f'failed after {len(record.deaths)} restarts in a row'
+    if failed:
       node.state = 'failed'
-      self._end(state_lib.FAILED, f'{node.name} failed: {gist(error)}')
-      return
-    # A wait for a place or imports is no life, however long it took.
-    lived_s = now - record.ran_at if ran else 0.0
-    long = event.killed or (ran and lived_s >= _HEALTHY_S)
-    if long and worked and not silence and not event.hopeless:
-      record.deaths = []
-    # A user's own loop may beat without counting work.
-    if worked or lived_s >= rules.restart_window_s:
-      record.deaths = _recent(record.deaths, now, rules.restart_window_s)
-    silent = len(record.silences) >= rules.max_silences
-    if len(record.deaths) >= rules.max_restarts or silent:
-      node.state = 'failed'
-      often = f'{len(record.deaths)} restarts in a row'
-      if silent:
-        often = f'it was silent {len(record.silences)} times'
-      self._end(
-        state_lib.FAILED, f'{node.name} failed after {often}: {gist(error)}'
-      )
+      self._end(state_lib.FAILED, f'{node.name} {failed}: {node.died_of}')
       return
     node.state = 'restarting'
     pause_s = _FIRST_PAUSE_S * 2.0 ** min(len(record.deaths), 60)
-    record.restart_at = now + min(_MOST_PAUSE_S, pause_s)
-    record.deaths.append(now)
+    record.restart_at = self._clock() + min(_MOST_PAUSE_S, pause_s)
+    record.deaths.append(self._clock())
+
+  def _forget(self, event: Event, record: _Record, ran: bool) -> None:
+    """Forgets earlier deaths of a node, if this start was a healthy one."""
+    # A start that did no work is not healthy, however long it lasted.
+    worked = self._watch.worked(event.index)
+    # Waiting for a place and imports do not count.
+    now = self._clock()
+    lived_s = now - record.ran_at if ran else 0.0
+    healthy = event.killed or lived_s >= _HEALTHY_S
+    if worked and healthy and not record.silence and not event.oom:
+      record.deaths = []
+    # A user's own loop may send heartbeats without counting work.
+    window_s = self._rules.restart_window_s
+    if worked or lived_s >= window_s:
+      record.deaths = [
+        death for death in record.deaths if now - death < window_s
+      ]
 
   def _restart_due(self) -> None:
-    if self._exit_code is not None:
-      return
     now = self._clock()
     for index, record in enumerate(self._records):
       if record.restart_at is not None and record.restart_at <= now:
@@ -257,8 +248,6 @@ class Supervisor:
 
   def _look(self) -> None:
     """Kills silent nodes; ends a run that has stalled."""
-    if self._exit_code is not None:
-      return
     for index, why in self._watch.look(self._nodes):
       node, record = self._nodes[index], self._records[index]
       if record.silence:
@@ -289,18 +278,14 @@ class Supervisor:
     if self._signals.asked:
       self._end(state_lib.FINISHED, 'a node asked to stop (lp.stop())')
 
-  def _check_interrupts(self) -> None:
+  def _check_finished(self) -> None:
+    if all(node.state == 'finished' for node in self._nodes):
+      self._end(state_lib.FINISHED, 'all nodes finished')
     interrupts = self._signals.interrupts
     if interrupts:
       self._end(state_lib.INTERRUPTED, 'interrupted')
     if interrupts > 1:
       self._kill_at = min(self._kill_at, self._clock())
-
-  def _check_finished(self) -> None:
-    if self._exit_code is not None:
-      return
-    if all(node.state == 'finished' for node in self._nodes):
-      self._end(state_lib.FINISHED, 'all nodes finished')
 
   def _end(self, exit_code: int, reason: str) -> None:
     """Begins the stop of the run, unless it has begun for another reason."""
@@ -368,21 +353,12 @@ def _here(where: str | None) -> str:
 
 
 def innermost(where: str) -> str:
-  """Where a node was, from a thread's stack or from those of all threads."""
-  # faulthandler prints the innermost frame first, and marks the thread that the
-  # signal came to; traceback prints it last.
-  one = r' [^\n]*\n  File "([^"]+)", line (\d+) in (\w+)'
-  frames = re.findall(f'Current thread{one}', where) or re.findall(
-    r'File "([^"]+)", line (\d+), in (\w+)', where
-  )
-  if not frames:
+  """Where a node was, from a stack whose innermost frame comes first."""
+  frame = re.search(r'File "([^"]+)", line (\d+) in (\w+)', where)
+  if frame is None:
     return ''
-  path, line, function = frames[-1]
+  path, line, function = frame.groups()
   return f', in {function} ({pathlib.Path(path).name}, line {line})'
-
-
-def _recent(times: list[float], now: float, window_s: float) -> list[float]:
-  return [time_ for time_ in times if now - time_ < window_s]
 
 
 def gist(error: str | None) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import pathlib
 import queue
-import signal
 import sys
 import tempfile
 import threading
@@ -16,10 +15,8 @@ import traceback
 from typing import Any
 
 import launchpad as lp
-from launchpad.launch import worker_manager
 
 from murmuration.launch import pulse
-from murmuration.launch.engines import output
 from murmuration.launch.engines import prepare
 from murmuration.launch.engines import restarts
 from murmuration.launch.engines import scratch as scratch_lib
@@ -29,6 +26,7 @@ from murmuration.launch.engines import supervision
 from murmuration.launch.engines import watch
 from murmuration.launch.rpc import directory
 
+_NO_HANDLER = 'ValueError: signal only works in main thread'
 _HANDLER = (
   'it sets a signal handler, perhaps in its environment, and here it is a '
   'thread, which cannot: use --lp_launch_type=local_mp'
@@ -45,12 +43,11 @@ def run(
   del run_dir  # Threads share the output of the process.
   with (
     signals_lib.Signals() as signals,
-    _stop_handlers(),
     scratch_lib.Scratch() as scratch,
     _temporary_files_in(scratch),
   ):
+    prepare.take_stop_handlers()
     addresses = directory.Local(scratch)
-    # Launchpad's own lp.stop() would send a signal to the whole process.
     nodes = prepare.prepare(program, addresses, signals.ask)
     slots = pulse.Board(scratch, len(nodes)).slots
     return supervision.Supervisor(
@@ -61,19 +58,6 @@ def run(
       on_tick,
       watch.Watch(slots, restarts.of(program)),
     ).run()
-
-
-class _Manager(worker_manager.WorkerManager):
-  """The worker manager of one node, for lp.wait_for_stop(); ignores signals."""
-
-  def _stop(self) -> None:
-    self._stop_counter += 1
-    self._stop_event.set()
-
-  def _kill(self) -> None:
-    pass
-
-  _disable_signals = _disable_alarm = _kill
 
 
 class _Backend:
@@ -94,12 +78,12 @@ class _Backend:
     # waits for ever, and Ctrl-C no longer ends the run.
     self._events: queue.Queue[supervision.Event] = queue.Queue()
     self._threads: dict[int, threading.Thread] = {}
-    self._managers: dict[int, _Manager] = {}
+    self._managers: dict[int, prepare.Manager] = {}
     self._notified = False
 
   def start(self, index: int, again: int) -> None:
     node = self._nodes[index]
-    manager = self._managers[index] = _Manager()
+    manager = self._managers[index] = prepare.Manager()
     thread = self._threads[index] = threading.Thread(
       target=self._run,
       args=(index, node, manager),
@@ -109,16 +93,20 @@ class _Backend:
     thread.start()
 
   def stop(self, index: int) -> None:
-    self._managers[index]._stop()
+    self._managers[index].stop_event().set()
     if not self._notified:
       self._notified = True
       # Handlers of lp.register_stop_handler() are common to all nodes.
       with contextlib.suppress(Exception):
-        worker_manager._signal_dispatcher(signal.SIGUSR1)
+        prepare.call_stop_handlers()
 
   def kill(self, index: int) -> str:
     frame = sys._current_frames().get(self._threads[index].ident or 0)
-    return ''.join(traceback.format_stack(frame)) if frame else ''
+    stack = traceback.extract_stack(frame) if frame else []
+    return '\n'.join(
+      f'  File "{one.filename}", line {one.lineno} in {one.name}'
+      for one in reversed(stack)
+    )
 
   def poll(self, timeout_s: float) -> list[supervision.Event]:
     events = []
@@ -129,9 +117,9 @@ class _Backend:
     return events
 
   def _run(
-    self, index: int, node: prepare.PreparedNode, manager: _Manager
+    self, index: int, node: prepare.PreparedNode, manager: prepare.Manager
   ) -> None:
-    worker_manager._WORKER_MANAGERS.manager = manager
+    manager.use()
     error, final = None, False
     try:
       pulse.use(self._slots[index])
@@ -142,10 +130,10 @@ class _Backend:
     except BaseException as e:  # also sys.exit(0): a finished node returns
       error = prepare.format_error(e)
       final = getattr(e, 'no_restart_helps', False)
-      if _needs_a_process(e):
+      if _NO_HANDLER in error:
         error, final = _HANDLER, True
       elif not manager.stop_event().is_set():
-        output.warn(f'--- {node.name} died:\n{error}', end='')
+        state_lib.say(f'--- {node.name} died:\n{error}', error=True)
     finally:
       _release(node.node)
       self._events.put(
@@ -153,17 +141,6 @@ class _Backend:
           index, 'exited', failed=error is not None, error=error, final=final
         )
       )
-
-
-def _needs_a_process(error: BaseException | None) -> bool:
-  """Whether an error, or what caused it, is Python's refusal of a handler."""
-  while error is not None:
-    if isinstance(error, ValueError) and str(error).startswith(
-      'signal only works in main thread'
-    ):
-      return True
-    error = error.__cause__ or error.__context__
-  return False
 
 
 def _release(node: Any) -> None:
@@ -186,18 +163,3 @@ def _temporary_files_in(path: pathlib.Path) -> Iterator[None]:
     yield
   finally:
     tempfile.tempdir = previous
-
-
-@contextlib.contextmanager
-def _stop_handlers() -> Iterator[None]:
-  """Gives Launchpad its table of stop handlers, without signal handling."""
-  previous = worker_manager._SIGNAL_HANDLERS
-  # All that a manager asks for when it is made.
-  taken = ('TERM', 'QUIT', 'INT', 'ALRM', 'USR1')
-  worker_manager._SIGNAL_HANDLERS = {
-    getattr(signal, f'SIG{name}'): set() for name in taken
-  }
-  try:
-    yield
-  finally:
-    worker_manager._SIGNAL_HANDLERS = previous

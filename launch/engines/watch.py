@@ -7,6 +7,7 @@ silent because the machine slept or was too busy even for the launcher.
 
 from collections.abc import Callable, Sequence
 import dataclasses
+import math
 import time
 
 from murmuration.launch import pulse
@@ -31,7 +32,7 @@ class _Seen:
   silent_s: float = 0.0
   unsaid_s: float = _UNSAID_S
   waiting_s: float = 0.0
-  notice: tuple[str, float] = ('', 0.0)  # kind, and seconds of the next one
+  said_of: tuple[bool, int] | None = None  # the notice: silent, and how long
 
 
 class Watch:
@@ -81,9 +82,8 @@ class Watch:
       # tries take.
       works = _FRESH_S < seen.silent_s < slot.limit_s
       excused |= works and seen.unsaid_s >= _UNSAID_S
-      over = seen.silent_s >= max(self.rules.silent_s, slot.limit_s)
-      self._notice(slot, seen, node, over)
-      if over:
+      self._notice(slot, seen, node)
+      if seen.silent_s >= max(self.rules.silent_s, slot.limit_s):
         silent.append((index, _silence(slot, seen)))
     # The nodes of a user's own program may beat and never count steps.
     self._counts |= moved or any(slot.said for slot in self._slots)
@@ -125,27 +125,20 @@ class Watch:
     return moved
 
   def _notice(
-    self,
-    slot: pulse.Slot,
-    seen: _Seen,
-    node: state_lib.NodeState,
-    over: bool,
+    self, slot: pulse.Slot, seen: _Seen, node: state_lib.NodeState
   ) -> None:
     """Sets a notice when a problem begins, and each time its age doubles."""
     say_s = min(_SAY_S, self.rules.silent_s / 2)
     silent = seen.silent_s >= say_s
-    kind = 'silent' if silent else 'waiting'
     seconds = seen.silent_s if silent else seen.waiting_s
     if seconds < say_s:
-      node.notice, seen.notice = '', ('', 0.0)
+      node.notice, seen.said_of = '', None
       return
-    if seen.notice[0] == kind and seconds < seen.notice[1] and not over:
-      return
-    seen.notice = (kind, 2 * seconds)
-    # Rounded down: a look counts for at most one second, so a notice due at a
-    # limit of whole seconds names that limit.
-    waiting = f'for {int(seconds)} s now: {slot.text}'
-    node.notice = _silence(slot, seen) if silent else waiting
+    said_of = silent, int(math.log2(seconds / say_s))
+    if said_of != seen.said_of:
+      waiting = f'for {int(seconds)} s now: {slot.text}'
+      node.notice = _silence(slot, seen) if silent else waiting
+      seen.said_of = said_of
 
 
 def _silence(slot: pulse.Slot, seen: _Seen) -> str:

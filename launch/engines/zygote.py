@@ -21,11 +21,9 @@ Messages are JSON, one per packet of a SOCK_SEQPACKET pair:
 import collections
 from collections.abc import Iterable, Sequence
 import contextlib
-import dataclasses
 import gc
 import json
 import os
-import pathlib
 import resource
 import select
 import shutil
@@ -39,16 +37,14 @@ from typing import Any, NoReturn
 
 import psutil
 
-from murmuration.launch import pulse
 from murmuration.launch.engines import child
 from murmuration.launch.engines import linux
 from murmuration.launch.engines import prepare
-from murmuration.launch.rpc import directory as directory_lib
 
 _REAP_S = 2.0
 _QUIT_S = 5.0
-_OOM_S = 10.0  # that a process of much memory takes to end, at most
-_LINGER_S = 0.5  # that what a dead node had started has to end by itself
+_OOM_S = 10.0  # that a large process takes to end, at most
+_LINGER_S = 0.5  # for what a dead node had started to end by itself
 _ABORT_S = 1.0  # from a node's SIGABRT to its SIGKILL
 
 
@@ -103,47 +99,25 @@ class Channel:
         self._unsent.clear()  # it is gone, which the next read reports
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-  """What a zygote forks from.
-
-  Attributes:
-    nodes: in program order, as the two that follow.
-    logs: files for their output.
-    slots: signs of life.
-    directory: where their servers claim addresses.
-    scratch: for temporary files.
-    top: directory that the zygote removes when it ends.
-    place: the host, as the heads of logs say it; '' on one machine.
-  """
-
-  nodes: Sequence[prepare.PreparedNode]
-  logs: Sequence[pathlib.Path]
-  slots: Sequence[pulse.Slot]
-  directory: directory_lib.Directory
-  scratch: pathlib.Path
-  top: pathlib.Path
-  place: str = ''
-
-
 class Zygote:
   """Lives in the forked process; see the module's docstring."""
 
   def __init__(
-    self, end: socket.socket, family: Family, launcher_pid: int | None
+    self, end: socket.socket, family: prepare.Family, launcher_pid: int | None
   ):
-    """`end` is of the channel to its launcher, whose child this process is.
+    """Makes the zygote of `family`.
 
-    Without a `launcher_pid` it is nobody's child, and notices by the channel
-    that its launcher is gone.
+    `end` is its end of the channel to the launcher. With a `launcher_pid`, this
+    process is a child of the launcher and dies with it; without one, it ends
+    when the channel is closed.
     """
     self._channel = Channel(end)
     self._family = family
     self._launcher_pid = launcher_pid
     self._nodes: dict[int, int] = {}  # pid -> index
     self._kill_at: dict[int, float] = {}  # pid -> when
-    self._exits: list[dict[str, Any]] = []  # of nodes, that are not told yet
-    self._bereft = False  # whether what dead nodes had started may be there
+    self._exits: list[dict[str, Any]] = []  # of nodes, not yet reported
+    self._bereft = False  # whether a dead node may have left processes
     self._linger_until = 0.0
     self._terminated = False
     self._pid = os.getpid()
@@ -163,10 +137,13 @@ class Zygote:
       signal.signal(signal.SIGHUP, signal.SIG_IGN)
       linux.adopt_orphans()
       if self._launcher_pid is not None:
-        # A process that is stopped (SIGSTOP) hears no other.
+        # The only one that is delivered to a stopped process (SIGSTOP).
         linux.die_with_parent(self._launcher_pid, signal.SIGCONT)
       linux.set_title('murmuration: zygote')
-      child.warm()
+      if 'tensorflow' in sys.modules:  # nodes that need none import none
+        from murmuration.replay import tensors
+
+        tensors.stop_leak()
       # Objects that the collector does not touch stay shared between nodes.
       gc.collect()
       gc.freeze()
@@ -184,9 +161,9 @@ class Zygote:
       if number == signal.SIGTERM:
         os._exit(child.TERMINATED)
       return
-    # Sent by the kernel when the launcher is gone. Else it was for all
-    # processes of the job (a service or a batch system stops it): the launcher
-    # ends the run in good order, and needs this process for that.
+    # The kernel sends this when the launcher is gone. Otherwise a service or a
+    # batch system has sent it to all processes of the job: the launcher ends
+    # the run in good order, and needs this process for that.
     parent = self._launcher_pid
     self._terminated = parent is not None and os.getppid() != parent
 
@@ -209,11 +186,15 @@ class Zygote:
           self._signal(message['index'], message['number'])
 
   def _fork(self, index: int, again: int, env: dict[str, str]) -> None:
-    zygote_pid = os.getpid()
+    family, zygote_pid = self._family, os.getpid()
     try:
       pid = os.fork()
     except OSError as e:
-      self._refuse(index, e)
+      why = f'its process could not be forked: {e} (too many processes?)'
+      family.slots[index].say(why, -1.0)
+      self._channel.send(
+        event='exited', index=index, pid=None, code=1, oom=False
+      )
       return
     if pid:
       self._nodes[pid] = index
@@ -226,39 +207,14 @@ class Zygote:
         self._channel.socket.send(json.dumps(message).encode())
       self._channel.socket.close()
 
-    family = self._family
-    child.run(
-      family.nodes[index],
-      family.slots[index],
-      family.logs[index],
-      family.directory,
-      scratch=family.scratch,
-      env=env,
-      head=f', restart {again}' * bool(again) + family.place,
-      zygote_pid=zygote_pid,
-      notify_running=notify,
-    )
-
-  def _refuse(self, index: int, error: OSError) -> None:
-    """Says of a node that it has failed, as it would itself."""
-    why = (
-      f'its process could not be forked: {error} (too many processes, or out '
-      'of memory?)'
-    )
-    self._family.slots[index].say(why, -1.0)
-    with (
-      contextlib.suppress(OSError),
-      self._family.logs[index].open('a') as log,
-    ):
-      print(why, file=log)
-    self._channel.send(event='exited', index=index, pid=None, code=1, oom=False)
+    child.run(family, index, again, env, zygote_pid, notify)
 
   def _signal(self, index: int, number: int) -> None:
     for pid, i in self._nodes.items():
       if i == index:
         if number == signal.SIGABRT:
-          # Its stacks are in its log, so nobody needs its core. If it does not
-          # end (it may be stopped), it is killed.
+          # Its stacks are in its log, so it writes no core. If it does not end
+          # (it may be stopped), it is killed.
           with contextlib.suppress(OSError):
             resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
           self._kill_at[pid] = time.monotonic() + _ABORT_S
@@ -271,10 +227,10 @@ class Zygote:
         os.kill(pid, signal.SIGKILL)
 
   def _reap(self) -> None:
-    """Hears of processes that ended, and ends what nodes had started.
+    """Reports nodes that have ended, and kills what they had started.
 
-    A living node adopts the orphans among its descendants. So what is a child
-    of this process, and no node, was started by a node that has ended.
+    A living node adopts the orphans among its descendants. So a child of this
+    process that is not a node was started by a node that has ended.
     """
     while True:
       try:
@@ -293,24 +249,28 @@ class Zygote:
         self._bereft = True
     if not self._bereft:
       return
-    orphans = self._orphans()
-    if orphans and time.monotonic() < self._linger_until:
-      return  # such as what writes the last lines of a log
-    for process in orphans:
-      with contextlib.suppress(psutil.Error):
-        process.kill()
+    if self._orphans() and time.monotonic() < self._linger_until:
+      return  # one may be writing the last lines of a log
+    # The children of those come here next.
+    self._bereft = self._kill_orphans()
     for exited in self._exits:
       self._channel.send(**exited)
     self._exits.clear()
-    # Those that were killed may have children, which come here then.
-    self._bereft = bool(orphans)
 
   def _orphans(self) -> list[psutil.Process]:
     children = psutil.Process().children()
     return [child for child in children if child.pid not in self._nodes]
 
+  def _kill_orphans(self) -> bool:
+    """Returns whether there were any."""
+    orphans = self._orphans()
+    for process in orphans:
+      with contextlib.suppress(psutil.Error):
+        process.kill()
+    return bool(orphans)
+
   def _short_of_memory(self) -> bool:
-    """Whether the kernel has killed for want of memory lately."""
+    """Whether the kernel has just killed a process for want of memory."""
     now, kills = time.monotonic(), linux.oom_kills()
     if kills > self._oom_kills:
       self._oom_kills, self._oom_at = kills, now
@@ -320,19 +280,15 @@ class Zygote:
     for pid in self._nodes:
       os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + _REAP_S
-    while time.monotonic() < deadline:
-      self._reap()
-      orphans = self._orphans()
-      if not self._nodes and not orphans:
+    while self._kill_orphans() or self._nodes:
+      if time.monotonic() > deadline:
         return
-      for process in orphans:
-        with contextlib.suppress(psutil.Error):
-          process.kill()
+      self._reap()
       time.sleep(0.01)
 
 
 def kill_remains(pids: Iterable[int], temporary: str) -> None:
-  """Kills what nodes left behind whose zygote was killed, and they with it.
+  """Kills what nodes had started, after they died with their zygote.
 
   `pids` led process groups; `temporary` is their directory for such files.
   """
@@ -348,7 +304,7 @@ def kill_remains(pids: Iterable[int], temporary: str) -> None:
 class Launcher:
   """The launcher's end: a zygote that is forked now, for one run."""
 
-  def __init__(self, family: Family):
+  def __init__(self, family: prepare.Family):
     for stream in (sys.stdout, sys.stderr):
       stream.flush()  # Or each fork could write it again.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -361,7 +317,7 @@ class Launcher:
     self.channel = Channel(ours)
 
   def quit(self) -> bool:
-    """Has the zygote end the run's processes. False if it was killed."""
+    """Ends the zygote and all nodes. Returns False if it was killed before."""
     self.channel.send(op='quit')
     deadline, ended = time.monotonic() + _QUIT_S, 0
     with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored

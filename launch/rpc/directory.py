@@ -12,7 +12,6 @@ also gives addresses tls://HOST:PORT and the certificates of its run.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
 import contextlib
 import dataclasses
 import fcntl
@@ -32,7 +31,6 @@ from launchpad.launch import worker_manager
 from murmuration.launch.rpc import tls
 
 Kind = Literal['rpc', 'port']
-_LOOPBACK = '127.0.0.1'
 _WAIT_S = 60.0
 _PROBE_PERIOD_S = 0.05
 _logger = logging.getLogger(__name__)
@@ -82,7 +80,8 @@ class Local(Directory):
     return Local, (self._file.parent,)
 
   def claim(self, name: str, kind: Kind = 'rpc') -> str:
-    with self._locked():
+    with self._file.with_suffix('.lock').open('w') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX)
       addresses = self._read()
       before = addresses.get(name)
       if kind == 'rpc':
@@ -90,26 +89,21 @@ class Local(Directory):
         # A name may hold slashes; each needs a file of its own.
         file = urllib.parse.quote(name, safe='')
         address = f'unix:{self._sockets / file}'
-        if before == address:  # not written again: the disk may be full
-          return before
+      elif before is not None and is_free(_port(before)):
+        address = before
       else:
         taken = {_port(x) for x in addresses.values() if x[:5] != 'unix:'}
-        if before is not None and is_free(_port(before)):
-          return before
         # Not 'localhost': a minimal container's /etc/hosts may lack that name,
         # and a private network has nobody to ask for it.
-        address = f'{_LOOPBACK}:{pick_port(taken)}'
+        address = f'127.0.0.1:{pick_port(taken)}'
         if before is not None:
           _logger.warning(
-            '%s moves to %s: another process listens at %s, where it was.',
-            name,
-            address,
-            before,
+            '%s moves to %s: another process uses %s.', name, address, before
           )
-      addresses[name] = address
-      new = self._file.with_suffix('.new')
-      new.write_text(json.dumps(addresses))
-      new.rename(self._file)
+      if address != before:  # else not written again: the disk may be full
+        new = self._file.with_suffix('.new')
+        new.write_text(json.dumps({**addresses, name: address}))
+        new.rename(self._file)
       return address
 
   def find(self, name: str, timeout_s: float | None = None) -> str | None:
@@ -120,19 +114,6 @@ class Local(Directory):
       return json.loads(self._file.read_text())
     except FileNotFoundError:  # Nothing has started, or the run is over.
       return {}
-
-  @contextlib.contextmanager
-  def _locked(self) -> Iterator[None]:
-    with self._file.with_suffix('.lock').open('w') as lock:
-      try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-      except OSError as e:
-        raise OSError(
-          e.errno,
-          f'{self._file.parent} is on a file system without locks ({e}), by '
-          'which nodes agree on addresses. Set TMPDIR to a local disk.',
-        ) from e
-      yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +163,12 @@ def pick_port(taken: set[int]) -> int:
   Launchpad picks one from that range; there, a restarted server can find its
   port used by an outgoing connection, even one of its own clients.
   """
-  low, high = _ports_below_the_ephemeral_range()
+  low, high = 10_000, 32_767
+  with contextlib.suppress(OSError, ValueError):
+    path = pathlib.Path('/proc/sys/net/ipv4/ip_local_port_range')
+    high = int(path.read_text().split()[0]) - 1
+  if high < 12_000:  # With few ports below that range, any port will do.
+    high = 60_000
   for _ in range(1000):
     port = random.SystemRandom().randint(low, high)
     if port not in taken and is_free(port):
@@ -193,30 +179,13 @@ def pick_port(taken: set[int]) -> int:
   )
 
 
-def _ports_below_the_ephemeral_range() -> tuple[int, int]:
-  first_ephemeral = 32768
-  with contextlib.suppress(OSError, ValueError):
-    path = pathlib.Path('/proc/sys/net/ipv4/ip_local_port_range')
-    first_ephemeral = int(path.read_text().split()[0])
-  # With few ports below the ephemeral range, any port will do.
-  return 10_000, first_ephemeral - 1 if first_ephemeral > 12_000 else 60_000
-
-
 def is_free(port: int) -> bool:
   """Whether a server could listen on the port, on all interfaces."""
-  for family, host in ((socket.AF_INET, ''), (socket.AF_INET6, '::')):
-    try:
-      with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # Ignores the closing connections of a server that has just died.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-          probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        probe.bind((host, port))
-    except OSError as e:
-      # Fails only if the port is in use (98 is EADDRINUSE): a machine may lack
-      # IPv6.
-      if family == socket.AF_INET or e.errno == 98:
-        return False
+  try:
+    # Ignores the closing connections of a server that has just died.
+    socket.create_server(('', port)).close()
+  except OSError:
+    return False
   return True
 
 

@@ -12,9 +12,8 @@ import functools
 import os
 import pathlib
 
-from murmuration.launch.rpc import client
+from murmuration.launch.rpc import calls
 from murmuration.launch.rpc import directory
-from murmuration.launch.rpc import errors
 from murmuration.launch.rpc import tls
 
 SOCKET = 'agent'  # in a run's directory on a host
@@ -22,7 +21,7 @@ _TIMEOUT_S = 15.0
 
 # Global to the process, which has one run at a time: a pickled `Directory` must
 # find the agent of the host where it is unpickled.
-_agent: client.Client | None = None
+_agent: calls.Client | None = None
 _claimed: dict[str, str] = {}
 
 
@@ -49,7 +48,7 @@ class Directory(directory.Directory):
       return None
     try:
       address = _agent.with_deadline(timeout_s or _TIMEOUT_S).find(name)
-    except (errors.Unavailable, errors.RemoteError) as e:
+    except (calls.Unavailable, calls.RemoteError) as e:
       # The run is over, the agent is busy, or the agent's own call to the actor
       # that holds the names failed or timed out.
       said = str(e).splitlines()[0]
@@ -66,7 +65,7 @@ class Directory(directory.Directory):
 def found(place: pathlib.Path) -> None:
   """Connects this process to the agent in `place`, the run's directory here."""
   global _agent
-  _agent = client.Client(f'unix:{place / SOCKET}', _TIMEOUT_S)
+  _agent = calls.Client(f'unix:{place / SOCKET}', _TIMEOUT_S)
   _claimed.clear()
 
 
@@ -87,13 +86,13 @@ def _without_proxy(host: str) -> None:
     os.environ['no_grpc_proxy'] = f'{host},{direct}'.rstrip(',')
 
 
-def _here() -> client.Client:
+def _here() -> calls.Client:
   if _agent is None:
     raise RuntimeError('this process belongs to no run on a cluster')
   return _agent
 
 
 @functools.lru_cache(maxsize=1)
-def _credentials(agent: client.Client) -> tls.Credentials | None:
+def _credentials(agent: calls.Client) -> tls.Credentials | None:
   given = agent.credentials()
   return tls.Credentials(*given) if given else None

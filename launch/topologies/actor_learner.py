@@ -61,8 +61,6 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
       options['exchange'] = functools.partial(
         averaging.Leads, config.num_learners
       )
-      # A call of each other learner may wait for the update's other gradients.
-      options['thread_pool_size'] = 16 + 2 * config.num_learners
     arguments = (worker.Worker, experiment, 'learner/0', info, counter)
     if hosts is None:
       node = replay_host.HostNode(*arguments, shards=config.shards, **options)
@@ -95,8 +93,6 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           config,
           counter,
           learner,
-          # Of each actor, one call may wait for a batch and one for parameters.
-          thread_pool_size=16 + 2 * config.num_actors,
         )
       )
   plan = experience.of_actors(experiment, config).plan

@@ -91,8 +91,6 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
         experiment,
         config,
         counter,
-        # Each worker may have a call that waits for a task, and another one.
-        thread_pool_size=16 + 2 * config.num_workers,
       )
     )
   with program.group('worker'):

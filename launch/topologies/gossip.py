@@ -72,17 +72,9 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
   if config.avg_period:
     with program.group('averager'):
       peers['averager'] = program.add_node(
-        rpc.Node(
-          gossip_averager.Averager,
-          config.num_learners,
-          # The calls of all workers block until the last one arrives.
-          thread_pool_size=8 + config.num_learners,
-        )
+        rpc.Node(gossip_averager.Averager, config.num_learners)
       )
-  nodes = [
-    replay_host.HostNode(worker.Worker, thread_pool_size=16 + graph.size)
-    for _ in range(graph.size)
-  ]
+  nodes = [replay_host.HostNode(worker.Worker) for _ in range(graph.size)]
   with program.group('worker'):
     workers = [program.add_node(node) for node in nodes]
   for i, node in enumerate(nodes):

@@ -99,7 +99,6 @@ def build(experiment: experiment_lib.Experiment, config: Config) -> lp.Program:
           config,
           i,
           counter,
-          thread_pool_size=16 + 2 * config.num_learners,
         )
       )
       for i in range(config.num_shards)

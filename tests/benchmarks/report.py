@@ -127,10 +127,7 @@ _ORDER = (
   'bench_control',
   'bench_mujoco',
   'bench_population_ddpg',
-  'bench_roofline',
-  'bench_control_plane',
   'bench_ray',
-  'bench_tunnel',
 )
 
 

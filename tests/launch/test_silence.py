@@ -55,9 +55,9 @@ def test_an_environment_that_hangs_once_costs_a_restart(start, environment):
 
 
 def test_an_environment_that_hangs_always_ends_the_run_with_the_sentence(start):
-  run = start('Hangs', '--config.run.silent_s=5')
+  run = start('Hangs', '--config.run.silent_s=5', '--config.run.max_restarts=2')
   assert run.wait() == 1
-  assert 'failed after it was silent 3 times: silent for 5 s' in run.output
+  assert 'failed after 2 restarts in a row: silent for 5 s' in run.output
   assert 'in hung_in_here (faulty_environments.py' in run.output
   run.assert_nothing_is_left()
 

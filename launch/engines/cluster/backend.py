@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from murmuration.launch import pulse
-from murmuration.launch.engines import output
 from murmuration.launch.engines import processes
+from murmuration.launch.engines import state as state_lib
 from murmuration.launch.engines import supervision
 from murmuration.launch.engines.cluster import actors
 from murmuration.launch.engines.cluster import options as options_lib
@@ -106,7 +106,8 @@ class Backend(processes.Backend):
       calls = [h.agent.call.remote('end') for h in self._hosts.values()]
       ray.wait(calls, num_returns=len(calls), timeout=_END_S)
     except Exception as e:  # Ray may be gone, and the run ends all the same
-      output.warn(f'note: Ray, at the end: {supervision.gist(str(e))}')
+      words = f'note: Ray, at the end: {supervision.gist(str(e))}'
+      state_lib.say(words, error=True)
 
   def _host(self, ray_id: str) -> _Host:
     """A host, whose agent is started if there is none."""

@@ -22,7 +22,6 @@ import launchpad as lp
 
 from murmuration.launch import graph
 from murmuration.launch import pulse
-from murmuration.launch.engines import output
 from murmuration.launch.engines import prepare
 from murmuration.launch.engines import processes
 from murmuration.launch.engines import restarts
@@ -170,7 +169,7 @@ def _ray(
         'object_store_memory': _STORE_BYTES,
         '_node_ip_address': '127.0.0.1',  # no port is open to other machines
       }
-    output.say(
+    state_lib.say(
       f'ray: joins {address}' if address else 'ray: starts a local Ray'
     )
     import ray

@@ -44,7 +44,7 @@ def main() -> None:
     os._exit(0)
   end = socket.socket(fileno=int(sys.argv[1]))
   end.set_inheritable(False)
-  linux.allow_descriptors(0)
+  linux.allow_descriptors()
   # Ray blocks SIGINT, with which an environment may end what it starts.
   signal.pthread_sigmask(signal.SIG_SETMASK, ())
   signals.default_in_forks()
@@ -56,7 +56,7 @@ def main() -> None:
   zygote.Zygote(end, family, None).run()
 
 
-def _loads(place: pathlib.Path) -> zygote.Family:
+def _loads(place: pathlib.Path) -> prepare.Family:
   # From the launcher, by way of Ray, as the code of the agent itself.
   paths, directory, pickled = pickle.loads((place / FILE).read_bytes())
   # What came from the launcher is first in sys.path. The launcher's directories
@@ -65,7 +65,7 @@ def _loads(place: pathlib.Path) -> zygote.Family:
   sys.path[:] = dict.fromkeys([*filter(None, sys.path), *there])
   os.chdir(directory if os.path.isdir(directory) else place)
   nodes, logs = pickle.loads(pickled)
-  return zygote.Family(
+  return prepare.Family(
     nodes,
     logs,
     pulse.slots(place / pulse.FILE),

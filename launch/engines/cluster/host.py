@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 from murmuration.launch import pulse
+from murmuration.launch import rpc
 from murmuration.launch.engines import node_logs
 from murmuration.launch.engines import scratch
 from murmuration.launch.engines import zygote
@@ -25,7 +26,6 @@ from murmuration.launch.engines.cluster import addresses
 from murmuration.launch.engines.cluster import forkserver
 from murmuration.launch.engines.cluster import tunnel
 from murmuration.launch.rpc import hosts
-from murmuration.launch.rpc import server
 from murmuration.launch.rpc import tls
 
 # A host that hears nothing from the launcher for so long ends its nodes: the
@@ -79,7 +79,7 @@ class Host:
       own = addresses.Addresses(
         names, here, ip, self._place, way, plan, self._ask
       )
-      self._serving = server.serve(own, f'unix:{self._place / hosts.SOCKET}')
+      self._serving = rpc.serve(own, f'unix:{self._place / hosts.SOCKET}')
       self._serving.__enter__()
       self._channel = zygote.Channel(self._spawn(plan['environment']))
     except BaseException:

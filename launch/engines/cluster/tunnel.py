@@ -18,7 +18,6 @@ import threading
 from typing import Any
 
 from murmuration.launch.rpc import directory
-from murmuration.launch.rpc import sockets
 from murmuration.launch.rpc import tls
 
 RAYS_PORTS = range(10_000, 20_000)  # for its clients and workers, by default
@@ -104,7 +103,7 @@ class Tunnel:
   ) -> None:
     """A host of this run: on to a server here."""
     with _ending(writer, 'a connection from outside'):
-      sockets.tune(writer.get_extra_info('socket'))
+      tls.tune(writer.get_extra_info('socket'))
       line = await asyncio.wait_for(reader.readline(), _CONNECT_S)
       place = await self._ask(line.decode().rstrip('\n'))
       if place is None or place['gate'] != self.gate:
@@ -117,7 +116,7 @@ async def _connect(address: str, context: Any = None) -> Any:
   host, port = address.rsplit(':', 1)
   connection = asyncio.open_connection(host, int(port), ssl=context)
   reader, writer = await asyncio.wait_for(connection, _CONNECT_S)
-  sockets.tune(writer.get_extra_info('socket'))
+  tls.tune(writer.get_extra_info('socket'))
   return reader, writer
 
 

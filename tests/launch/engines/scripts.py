@@ -27,14 +27,14 @@ class Script:
     self,
     deaf=(),
     killed=False,
-    hopeless=False,
+    oom=False,
     runs=True,
     life_s=0.0,
     **exits,
   ):
     self.now = 0.0
     self.deaf = deaf
-    self.killed, self.hopeless = killed, hopeless
+    self.killed, self.oom = killed, oom
     self.runs, self.life_s = runs, life_s
     self.exits = {name: list(ends) for name, ends in exits.items()}
     self.names = list(exits)
@@ -61,7 +61,7 @@ class Script:
         failed=failed,
         error=end if failed else None,
         killed=self.killed,
-        hopeless=self.hopeless,
+        oom=self.oom,
       )
       self.later.append((self.now + self.life_s, event))
 

@@ -15,7 +15,6 @@ import pytest
 from murmuration.launch import rpc
 from murmuration.launch.rpc import directory
 from murmuration.launch.rpc import hosts
-from murmuration.launch.rpc import server
 from murmuration.launch.rpc import tls
 
 
@@ -155,7 +154,7 @@ def test_a_lookup_ends_with_the_deadline_of_its_call(tmp_path):
       goes_on.wait(60)
 
   goes_on = threading.Event()
-  with server.serve(Desk(), f'unix:{tmp_path / hosts.SOCKET}'):
+  with rpc.serve(Desk(), f'unix:{tmp_path / hosts.SOCKET}'):
     name = directory.Name('slow', hosts.Directory(tmp_path))
     start = time.monotonic()
     with pytest.raises(rpc.Unavailable, match='cannot be looked up'):
@@ -184,7 +183,7 @@ def test_a_node_asks_the_agent_of_its_own_host(tmp_path, monkeypatch):
       self.asked = True
 
   desk = Desk()
-  with server.serve(desk, f'unix:{tmp_path / hosts.SOCKET}'):
+  with rpc.serve(desk, f'unix:{tmp_path / hosts.SOCKET}'):
     ours = hosts.Directory(pathlib.Path(tmp_path))
     assert ours.find('none') is None
     assert ours.find('replay/0') == 'way to replay/0'
@@ -212,7 +211,7 @@ ASKS = """
 import os
 from murmuration.launch.rpc import directory
 from murmuration.launch.rpc import hosts
-from murmuration.launch.rpc import server as rpc_server
+from murmuration.launch import rpc
 import murmuration.replay
 import reverb
 
@@ -224,7 +223,7 @@ class Desk:
     return f'127.0.0.2:{server.port}'
 
 place = hosts.pathlib.Path(os.environ['PLACE'])
-with rpc_server.serve(Desk(), f'unix:{place / hosts.SOCKET}'):
+with rpc.serve(Desk(), f'unix:{place / hosts.SOCKET}'):
   address = directory.Name('replay/0', hosts.Directory(place)).build()
   print(*reverb.Client(address).server_info(timeout=60))
 print(os.environ['no_grpc_proxy'])

@@ -117,6 +117,12 @@ def test_arrays_and_numpy_scalars_cross_between_processes(launch):
   assert_nothing_is_left(run)
 
 
+def test_nodes_need_not_be_picklable(launch):
+  run = launch('cannot_be_pickled')
+  assert run.wait()[:2] == (0, 'all nodes finished')
+  assert (run.directory / 'ran').exists()
+
+
 def test_a_limit_of_open_files_that_can_be_raised_is_no_limit(launch):
   hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
   run = launch('waits', open_files=(30, hard))
@@ -124,14 +130,6 @@ def test_a_limit_of_open_files_that_can_be_raised_is_no_limit(launch):
   assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] > 100
   os.kill(run.process.pid, signal.SIGINT)
   assert run.wait()[0] == 130
-
-
-def test_too_few_open_files_are_refused_before_anything_starts(launch):
-  run = launch('waits', open_files=(30, 30))
-  out, err = run.process.communicate(timeout=200)
-  assert run.process.returncode == 1 and out == ''
-  assert 'ulimit -n 46' in err.splitlines()[-1]
-  assert not run.remains() and [*run.directory.iterdir()] == []
 
 
 def test_a_node_that_raises_ends_the_run_with_its_traceback(launch):
@@ -151,7 +149,6 @@ def test_a_node_that_raises_ends_the_run_with_its_traceback(launch):
 def test_a_crash_in_native_code_names_the_signal_and_the_place(launch, name):
   code, reason, nodes = launch(name).wait()
   assert (code, reason) == (1, 'crasher/0 failed: killed by SIGSEGV')
-  assert 'Segmentation fault' in nodes['crasher/0'][2]
   assert 'string_at' in nodes['crasher/0'][2]
 
 

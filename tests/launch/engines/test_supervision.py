@@ -91,7 +91,7 @@ def test_a_short_life_that_worked_counts_if_it_was_ended_from_outside(
 
 
 def test_lives_that_end_for_want_of_memory_add_up_however_long_they_are():
-  script = working(lives(hopeless=True))
+  script = working(lives(oom=True))
   outcome = scripts.play(script, come_back=True, max_restarts=3)
   assert (outcome.exit_code, outcome.nodes[0].restarts) == (1, 3)
 

@@ -39,7 +39,7 @@ nodes = [
   prepare.PreparedNode(f'node/{i}', None, lambda: 1 / 0, {})
   for i in range(number)
 ]
-launcher = zygote.Launcher(zygote.Family(
+launcher = zygote.Launcher(prepare.Family(
   nodes, [scratch / 'log'] * number, pulse.Board(scratch, number).slots,
   directory.Local(scratch), scratch, scratch,
 ))
@@ -92,7 +92,7 @@ def test_nobody_waits_for_a_zygote_that_is_stopped(tmp_path):
 def family(directory, slots):
   node = prepare.PreparedNode('node/0', None, lambda: None, {})
   logs = [directory / 'log']
-  return zygote.Family([node], logs, slots, None, directory, directory)
+  return prepare.Family([node], logs, slots, None, directory, directory)
 
 
 def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
@@ -104,8 +104,7 @@ def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
 
   board = pulse.Board(tmp_path, 1)
   ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-  log = tmp_path / 'log'
-  backend = processes.Backend([log], board.slots)
+  backend = processes.Backend([tmp_path / 'log'], board.slots)
   made = zygote.Zygote(theirs, family(tmp_path, board.slots), None)
   with ours, theirs, monkeypatch.context() as patched:
     patched.setattr(os, 'fork', no_fork)
@@ -126,7 +125,6 @@ def test_a_fork_that_fails_is_the_failure_of_that_node(tmp_path, monkeypatch):
   assert event.error.startswith(
     'its process could not be forked: [Errno 11] Resource temporarily'
   )
-  assert event.error in log.read_text()
 
 
 def test_a_node_whose_log_cannot_be_written_goes_on_without(tmp_path):

@@ -409,6 +409,23 @@ def ends_and_saves(run_dir):
 
 
 @scenario
+def cannot_be_pickled(run_dir):
+  lock = threading.Lock()
+
+  class Local(Node):
+    def run(self):
+      with lock:
+        write(self.run_dir / 'ran', 'yes')
+
+  program = lp.Program('cannot_be_pickled')
+  with program.group('local'):
+    program.add_node(lp.PyClassNode(Local, run_dir, 'local'))
+  with program.group('function'):
+    program.add_node(lp.PyNode(lambda: lock.acquire()))
+  return program
+
+
+@scenario
 def ends(run_dir):
   program = lp.Program('ends')
   add(program, 'waiter', Waiter, run_dir)

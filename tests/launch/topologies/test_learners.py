@@ -15,7 +15,6 @@ from murmuration.launch import actor_settings
 from murmuration.launch import experience
 from murmuration.launch import experiment as experiment_lib
 from murmuration.launch import graph
-from murmuration.launch import rpc
 from murmuration.launch.topologies import actor_learner
 from murmuration.run_records import run_directory
 
@@ -53,16 +52,6 @@ def test_all_learners_sample_and_only_the_first_serves():
     *((node, 'learner/0') for node in others),
   }
   graph.check(program)
-
-
-def test_the_first_learner_answers_though_a_call_of_each_other_waits():
-  for run in ({}, {'replay': 'node'}):
-    program = actor_learner.build(
-      _experiment(config=impala.Config(batch_size=40), **run),
-      actor_settings.Config(num_learners=20, envs_per_actor=1),
-    )
-    (first,) = [n for n in program.groups['learner'] if isinstance(n, rpc.Node)]
-    assert first._thread_pool_size >= 2 * 19
 
 
 def test_replay_nodes_are_sampled_by_all_learners():
