@@ -115,8 +115,8 @@ class Experiment:
     seed: of the whole run.
     run: budget and measurement.
     run_dir: directory of the run; None keeps nothing.
-    made: `make_agent` and what it has made, for what builds a program. Nodes
-      make their own.
+    made: `make_agent` and the agent that it made, for code that builds a
+      program. Nodes make their own.
   """
 
   make_agent: Callable[[], base.Agent]

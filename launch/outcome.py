@@ -1,6 +1,6 @@
-"""Whether a run that ended has succeeded.
+"""Decides whether a run that ended has succeeded.
 
-Its engine ended well, it was saved, and it learned.
+It has if its engine ended well, its files were saved and it learned.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def run(
     title = f'{cell.agent.title} · {cell.experiment.environment}'
     live = view.LiveView(path, counter_of(program), title)
     show = _guarded('The live view', live, warn)
-    tell = _guarded('What tells the caller of it', on_tick, warn)
+    tell = _guarded('The on_tick callback', on_tick, warn)
     begun = False
 
     def tick(state: engines.RunState) -> None:

@@ -13,13 +13,13 @@ def whole(name: str, value: Any, low: int = 1) -> int:
   """1e5 as 100000.
 
   Raises:
-    ValueError: no whole number from `low` up.
+    ValueError: it is not a whole number, or is below `low`.
   """
-  # '5' is not 5, and a truth is no number; NumPy's is none of Python's.
+  # Neither '5' nor True counts; NumPy's numbers do.
   number = isinstance(value, numbers.Real) and not isinstance(value, bool)
   if not (number and float(value).is_integer() and value >= low):
     raise ValueError(
-      f'{name}={value!r} is no whole number from {low} up. Give one.'
+      f'{name}={value!r} has to be a whole number, at least {low}.'
     )
   return int(value)
 

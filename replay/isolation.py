@@ -176,6 +176,22 @@ def call(name: str, *arguments: int) -> None:
     raise OSError(number, f'{name}: {os.strerror(number)}')
 
 
+def is_held(path: str | os.PathLike[str]) -> bool:
+  """Whether a process holds a lock on a file.
+
+  A launcher holds one on its record, launcher.json, as long as it lives. Only
+  then is there a network to join.
+  """
+  try:
+    with open(path, 'rb') as file:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  except OSError:
+    pass
+  return False
+
+
 def join(pid: int, what: str) -> bool:
   """Moves this process into the network of another, which runs `what`.
 

@@ -15,6 +15,8 @@ import pathlib
 import socket
 import time
 
+from murmuration.replay import isolation
+
 FILE = 'launcher.json'
 # A process that only looks whether a run is locked has it for a moment.
 _PATIENCE_S = 1.0
@@ -54,14 +56,7 @@ def claim(run: pathlib.Path) -> Iterator[None]:
 
 def running(run: pathlib.Path) -> bool:
   """Whether a launcher of this run lives."""
-  try:
-    with open(run / FILE, 'rb') as file:
-      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  except OSError:
-    pass
-  return False
+  return isolation.is_held(run / FILE)
 
 
 def _locked(path: pathlib.Path):

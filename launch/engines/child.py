@@ -96,7 +96,7 @@ def run(
 
 
 def _stop_at_sigterm() -> threading.Event:
-  """Has SIGTERM set the event that it returns, which is Launchpad's too."""
+  """Makes SIGTERM set the returned event, which lp.stop_event() gives too."""
   prepare.take_stop_handlers()
   manager = prepare.Manager()
   manager.use()

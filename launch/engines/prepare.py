@@ -38,7 +38,7 @@ class PreparedNode:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """All that the nodes of a program are started with, on one host.
+  """What starts the nodes of a program on one host.
 
   Attributes:
     nodes: in program order, as their logs and slots.
@@ -127,7 +127,7 @@ class Manager:
 
 
 def take_stop_handlers() -> None:
-  """Has lp.register_stop_handler() set no signal handlers."""
+  """Keeps lp.register_stop_handler() from setting signal handlers."""
   worker_manager._SIGNAL_HANDLERS = {signal.SIGUSR1: set()}
 
 

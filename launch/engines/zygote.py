@@ -44,7 +44,7 @@ from murmuration.launch.engines import prepare
 _REAP_S = 2.0
 _QUIT_S = 5.0
 _OOM_S = 10.0  # that a large process takes to end, at most
-_LINGER_S = 0.5  # for what a dead node had started to end by itself
+_LINGER_S = 0.5  # for processes of a dead node to end by themselves
 _ABORT_S = 1.0  # from a node's SIGABRT to its SIGKILL
 
 

@@ -474,12 +474,11 @@ def together(calls: Sequence[tuple[Any, str, Sequence[Any]]]) -> list[Any]:
   other.
 
   Args:
-    calls: client, method and arguments of each. What is no `Client` is called
-      as if it were one, before any answer is awaited.
+    calls: client, method and arguments of each. An object that is not a
+      `Client` is called directly, before any answer is awaited.
 
   Returns:
-    In their order, what each gave, or the `Unavailable` or `RemoteError` that
-    it ended with.
+    In their order, the result of each, or its `Unavailable` or `RemoteError`.
   """
   found: list[Any] = [None] * len(calls)
   sent: dict[int, tuple[str, _Connection, float]] = {}

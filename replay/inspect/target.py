@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import dataclasses
-import fcntl
 import json
 import pathlib
 import re
@@ -48,7 +47,7 @@ class Target:
       return False
     record = self.run / _LAUNCHER
     there = record.exists() or (self.run / 'summary.json').exists()
-    return there and not _locked(record)
+    return there and not isolation.is_held(record)
 
   def join(self) -> bool:
     """Moves this process into the network of the run, if it has its own.
@@ -65,7 +64,7 @@ class Target:
     record = self.run / _LAUNCHER
     if not record.exists():
       return bool(self.addresses)
-    if not _locked(record):
+    if not isolation.is_held(record):
       return False
     try:
       values = json.loads(record.read_text(encoding='utf-8'))
@@ -130,14 +129,3 @@ def _checkpoints(path: pathlib.Path) -> dict[str, pathlib.Path]:
 def _number(path: pathlib.Path) -> int:
   match = re.search(r'\d+', path.stem)
   return int(match[0]) if match else -1
-
-
-def _locked(path: pathlib.Path) -> bool:
-  try:
-    with open(path, 'rb') as file:
-      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  except OSError:
-    pass
-  return False

@@ -109,11 +109,11 @@ def test_a_program_that_cannot_run_is_refused_in_a_sentence(
   assert not path.exists()
 
 
-@pytest.mark.parametrize('broken', ['live view', 'tells the caller'])
+@pytest.mark.parametrize('broken', ['live view', 'on_tick callback'])
 def test_what_watches_and_fails_takes_nothing_else_along(
   tmp_path, monkeypatch, capsys, broken
 ):
-  seen = {'live view': 0, 'tells the caller': 0}
+  seen = {'live view': 0, 'on_tick callback': 0}
 
   def watch(what):
     seen[what] += 1
@@ -135,10 +135,10 @@ def test_what_watches_and_fails_takes_nothing_else_along(
     'local_mt',
     tmp_path / 'run',
     isolate='off',
-    on_tick=lambda path: watch('tells the caller'),
+    on_tick=lambda path: watch('on_tick callback'),
   )
   assert code == state.INTERRUPTED
-  assert seen == {'live view': 3, 'tells the caller': 3}
+  assert seen == {'live view': 3, 'on_tick callback': 3}
   (said,) = [
     line for line in capsys.readouterr().err.splitlines() if broken in line
   ]

@@ -61,18 +61,32 @@ def test_a_callback_that_cannot_be_called_is_refused_before_a_start(
   'steps', [0, 1.5, -3, 'a', '5', [5, 6], 1e999, True, np.True_]
 )
 def test_steps_are_whole(nothing_starts, steps):
-  with pytest.raises(ValueError, match='steps=.* is no whole number from 1'):
+  with pytest.raises(
+    ValueError, match='steps=.* has to be a whole number, at least 1'
+  ):
     murmuration.train('ppo', 'CartPole-v1', steps=steps)
 
 
 @pytest.mark.parametrize(
   'call, words, said',
   [
-    ('evaluate', {'episodes': 2.5}, 'episodes=2.5 is no whole number from 1'),
+    (
+      'evaluate',
+      {'episodes': 2.5},
+      'episodes=2.5 has to be a whole number, at least 1',
+    ),
     ('evaluate', {'episodes': 'x'}, "episodes='x' is no whole number"),
     ('evaluate', {'episodes': None}, 'episodes=None is no whole number'),
-    ('evaluate', {'seed': 'x'}, "seed='x' is no whole number from 0"),
-    ('resume', {'steps': 'a'}, "steps='a' is no whole number from 1"),
+    (
+      'evaluate',
+      {'seed': 'x'},
+      "seed='x' has to be a whole number, at least 0",
+    ),
+    (
+      'resume',
+      {'steps': 'a'},
+      "steps='a' has to be a whole number, at least 1",
+    ),
     ('film', {'path': 'a.gif', 'steps': 0.5}, 'steps=0.5 is no whole number'),
     ('film', {'path': 'a.gif', 'seed': -1}, 'seed=-1 is no whole number'),
   ],
@@ -87,7 +101,9 @@ def test_numbers_of_a_run_are_whole(
 
 
 def test_a_seed_is_whole(nothing_starts):
-  with pytest.raises(ValueError, match='seed=2.5 is no whole number from 0'):
+  with pytest.raises(
+    ValueError, match='seed=2.5 has to be a whole number, at least 0'
+  ):
     murmuration.train('dqn', seed=2.5)
 
 
