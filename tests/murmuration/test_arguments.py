@@ -75,8 +75,8 @@ def test_steps_are_whole(nothing_starts, steps):
       {'episodes': 2.5},
       'episodes=2.5 has to be a whole number, at least 1',
     ),
-    ('evaluate', {'episodes': 'x'}, "episodes='x' is no whole number"),
-    ('evaluate', {'episodes': None}, 'episodes=None is no whole number'),
+    ('evaluate', {'episodes': 'x'}, "episodes='x' has to be a whole number"),
+    ('evaluate', {'episodes': None}, 'episodes=None has to be a whole number'),
     (
       'evaluate',
       {'seed': 'x'},
@@ -87,8 +87,12 @@ def test_steps_are_whole(nothing_starts, steps):
       {'steps': 'a'},
       "steps='a' has to be a whole number, at least 1",
     ),
-    ('film', {'path': 'a.gif', 'steps': 0.5}, 'steps=0.5 is no whole number'),
-    ('film', {'path': 'a.gif', 'seed': -1}, 'seed=-1 is no whole number'),
+    (
+      'film',
+      {'path': 'a.gif', 'steps': 0.5},
+      'steps=0.5 has to be a whole number',
+    ),
+    ('film', {'path': 'a.gif', 'seed': -1}, 'seed=-1 has to be a whole number'),
   ],
 )
 def test_numbers_of_a_run_are_whole(
